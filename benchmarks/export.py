@@ -1,79 +1,94 @@
-"""Exporting 1 % of a pool to WebDataset shards: the share of the pool's bytes that is read, and the time.
+"""Getting at a subset's samples: bytes read by an export, and samples per second read in place.
 
-The baseline reads every tar from front to back with webdataset and writes the kept samples, as DataComp's
-resharder does.
+`export`: 1 % of a pool to WebDataset shards, next to reading every tar from front to back with webdataset and writing
+what is kept, as DataComp's resharder does.
+
+`stream`: 10 % of a pool with `samples_of`, in a random order and in the pool's, next to a trainer's usual way: export
+the subset (not counted) and read the new shards with webdataset, in their order.
 """
 
 from __future__ import annotations
 
-import logging
 import os
-import tempfile
-import time
+import warnings
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import webdataset
 
 import tamis
-from benchmarks.measure import Case, finish, options
+from benchmarks.measure import Case, benchmark, in_turn, read_bytes, spend, versus
+from benchmarks.runs import Array
 from tamis.lab import make_pool
 
 
-def bytes_read() -> int:
-    """Returns the bytes that this process has asked the kernel for so far (Linux; memory-mapped files not counted)."""
-    lines = Path("/proc/self/io").read_text().splitlines()
-    return int(next(line.split()[1] for line in lines if line.startswith("rchar")))
+def subset_of(root: Path, pairs: int, fraction: float) -> tamis.Subset:
+    """Draws a pool, scores it and keeps a random share of it."""
+    cores = os.cpu_count() or 1
+    make_pool(root / "pool", pairs=pairs, shard_size=1000, image_size=224, defects=False, workers=cores)
+    run = tamis.score(root / "pool", run=root / "run", signals=["caption_length"], quiet=True)
+    return tamis.select(run, {"name": "random", "select": [{"random_fraction": {"fraction": fraction}}]})
 
 
-def whole_tars(shards: list[str], keys: set[str], out: Path) -> None:
-    """Reads everything, keeps what is wanted."""
-    with webdataset.TarWriter(str(out)) as writer:
-        for sample in webdataset.WebDataset(shards, shardshuffle=False):
-            if sample["__key__"] in keys:
-                writer.write({name: value for name, value in sample.items() if name != "__url__"})
+def export(root: Path, given: Any) -> list[Case]:
+    pairs = 4_000 if given.quick else 20_000
+    subset = subset_of(root, pairs, 0.01)
+    keys = set(subset.to_arrow([]).column("key").to_pylist())
+    shards = sorted(str(path) for path in (root / "pool").glob("*.tar"))
+
+    def ours() -> int:
+        before = read_bytes()
+        tamis.export(subset, "webdataset", root / "ours", overwrite=True)
+        return read_bytes() - before
+
+    def whole_tars() -> int:
+        before = read_bytes()
+        with webdataset.TarWriter(str(root / "theirs.tar")) as writer:
+            for sample in webdataset.WebDataset(shards, shardshuffle=False):
+                if sample["__key__"] in keys:
+                    writer.write({name: value for name, value in sample.items() if name != "__url__"})
+        return read_bytes() - before
+
+    spent = in_turn(3, ours=ours, theirs=whole_tars)
+    total = sum(os.path.getsize(path) for path in shards)
+    index = sum(path.stat().st_size for path in (root / "run" / "index").iterdir())
+    read, everything = (100 * spent[side][0].result / total for side in ("ours", "theirs"))
+    read += 100 * index / total  # counted whole, though it may be mapped
+    settings = {"pairs": pairs, "kept": len(subset), "pool MB": round(total / 1e6, 1)}
+    return [
+        Case("export of 1 %: bytes read", "% of the pool", read, everything, everything / read, "<= 5 %", settings),
+        versus("export of 1 %: time", spent["ours"], spent["theirs"]),
+    ]
 
 
-def main() -> None:
-    asked = options(__doc__ or "")
-    logging.disable(logging.WARNING)
-    pairs = 4_000 if asked.quick else 20_000
-    with tempfile.TemporaryDirectory(dir=asked.folder) as folder:
-        root = Path(folder)
-        make_pool(
-            root / "pool", pairs=pairs, shard_size=1000, image_size=224, defects=False, workers=os.cpu_count() or 1
-        )
-        run = tamis.score(root / "pool", run=root / "run", signals=["caption_length"], quiet=True)
-        subset = tamis.select(run, {"name": "hundredth", "select": [{"random_fraction": {"fraction": 0.01}}]})
-        keys = set(subset.to_arrow([]).column("key").to_pylist())
-        shards = sorted(str(path) for path in (root / "pool").glob("*.tar"))
-        total = sum(os.path.getsize(path) for path in shards)
-        index = sum(path.stat().st_size for path in (root / "run" / "index").iterdir())
-        rounds = []
-        for number in range(3):
-            before, start = bytes_read(), time.perf_counter()
-            tamis.export(subset, "webdataset", root / f"out{number}")
-            mine, read = time.perf_counter() - start, bytes_read() - before
-            before, start = bytes_read(), time.perf_counter()
-            whole_tars(shards, keys, root / f"baseline{number}.tar")
-            theirs, read_all = time.perf_counter() - start, bytes_read() - before
-            rounds.append((mine, theirs, read, read_all))
-        mine, theirs = min(row[0] for row in rounds), min(row[1] for row in rounds)
-        read, read_all = rounds[0][2], rounds[0][3]
-        settings = {
-            "pairs": pairs,
-            "kept": len(subset),
-            "pool MB": round(total / 1e6, 1),
-            "index MB": round(index / 1e6, 2),
-        }
-        ours, baseline = 100 * (read + index) / total, 100 * read_all / total
-        cases = [
-            Case(
-                "bytes read, index counted whole", "% of the pool", ours, baseline, baseline / ours, "<= 5 %", settings
-            ),
-            Case("time", "seconds", mine, theirs, theirs / mine, "-", settings),
-        ]
-        finish("export", cases, asked.json)
+def stream(root: Path, given: Any) -> list[Case]:
+    pairs = 4_000 if given.quick else 40_000
+    subset = subset_of(root, pairs, 0.1)
+    exporting = spend(lambda: tamis.export(subset, "webdataset", root / "out", shard_size=1000))
+    order = np.random.default_rng(0).permutation(subset.rows())
+    shards = sorted(str(path) for path in (root / "out").glob("*.tar"))
+    warnings.simplefilter("ignore", ResourceWarning)
+
+    def ours(rows: Array | None, *fields: str) -> int:
+        return sum(one.problem is None for one in tamis.samples_of(subset, order=rows, fields=fields))
+
+    spent = in_turn(
+        3,
+        shuffled=lambda: ours(order, "image", "caption"),
+        ordered=lambda: ours(None, "image", "caption"),
+        exported=lambda: sum(len(one["jpg"]) > 0 for one in webdataset.WebDataset(shards, shardshuffle=False)),
+    )
+    assert {each.result for side in spent.values() for each in side} == {len(subset)}
+    rate: dict[str, Any] = {"count": len(subset), "unit": "samples/s", "target": ">= 1"}
+    beside = {"pairs": pairs, "seconds of the export that webdataset needs first": round(exporting.seconds, 2)}
+    return [
+        versus(
+            "10 % shuffled, next to exported shards in order", spent["shuffled"], spent["exported"], **rate, **beside
+        ),
+        versus("10 % in the pool's order, next to exported shards", spent["ordered"], spent["exported"], **rate),
+    ]
 
 
 if __name__ == "__main__":
-    main()
+    benchmark(__doc__, {"export": export, "stream": stream})

@@ -1,19 +1,26 @@
-"""What every benchmark shares: options, child processes with their peak memory, the last line of JSON."""
+"""The harness of every benchmark: sides that take turns, ratios of the turns, peak memory, one line of JSON."""
 
 from __future__ import annotations
 
 import argparse
+import gc
+import importlib
 import json
+import logging
 import os
 import platform
 import resource
+import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+GIB = 2**30
 
 
 @dataclass
@@ -23,79 +30,143 @@ class Case:
     case: str
     unit: str
     ours: float
-    baseline: float | None
-    ratio: float | None
-    target: str
+    baseline: float | None = None
+    ratio: float | None = None
+    target: str = "-"
     settings: dict[str, Any] = field(default_factory=dict)
 
 
-def options(about: str, parts: Sequence[str] = (), *, pool: bool = False, **numbers: int) -> argparse.Namespace:
-    """Reads the options that every benchmark takes, `--only` for one of the parts, and whole numbers by name."""
+@dataclass
+class Spent:
+    """What some work took: seconds on the clock and of all cores, children included, and its peak memory."""
+
+    seconds: float
+    cpu_seconds: float
+    peak_bytes: int
+    result: Any = None
+
+
+def spend(work: Callable[[], Any]) -> Spent:
+    """Runs the work in this process and measures it. The peak is that of the process so far, plus its largest child."""
+    gc.collect()
+    start, before = time.perf_counter(), sum(os.times()[:4])
+    result = work()
+    seconds, cpu = time.perf_counter() - start, sum(os.times()[:4]) - before
+    peaks = (resource.getrusage(who).ru_maxrss * 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return Spent(seconds, cpu, sum(peaks), result)
+
+
+def child(function: Callable[..., Any], *arguments: Any) -> Spent:
+    """Calls a function of a benchmark in a new process. Imports are not measured.
+
+    Arguments and result travel as JSON, paths as text. A function that returns `Spent` has measured itself.
+    """
+    main = sys.modules["__main__"].__spec__
+    module = main.name if function.__module__ == "__main__" and main else function.__module__
+    call = json.dumps([module, function.__name__, *arguments], default=str)
+    # Not `-m`, which would load this module twice, with two classes `Spent`.
+    command = [sys.executable, "-c", "from benchmarks.measure import answer; answer()", call]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"the measured process failed:\n{done.stderr[-3000:]}")
+    return Spent(**json.loads(done.stdout.strip().splitlines()[-1]))
+
+
+def in_turn(rounds: int, **sides: Callable[[], Any]) -> dict[str, list[Spent]]:
+    """Runs every side once a round, in reverse order in every second round. A side may return `Spent` itself."""
+    spent: dict[str, list[Spent]] = {name: [] for name in sides}
+    for number in range(rounds):
+        for name, work in list(sides.items())[:: -1 if number % 2 else 1]:
+            measured = spend(work)
+            spent[name].append(measured.result if isinstance(measured.result, Spent) else measured)
+    return spent
+
+
+def versus(
+    name: str, ours: Sequence[Spent], theirs: Sequence[Spent], *, target: str = "-", by: str = "seconds",
+    count: float | None = None, unit: str = "seconds", **settings: Any,
+) -> Case:  # fmt: skip
+    """Compares the turns of two sides: medians of each, and the median of the ratios of the pairs.
+
+    Args:
+        by: what is compared: seconds, cpu_seconds or peak_bytes.
+        count: of the things done in each turn; the figures are then things per second.
+    """
+    left, right = ([getattr(one, by) / (GIB if by == "peak_bytes" else 1) for one in side] for side in (ours, theirs))
+    ratios = [other / mine for mine, other in zip(left, right, strict=True)]
+    figures = [count / statistics.median(side) if count else statistics.median(side) for side in (left, right)]
+    peaks = {
+        "peak GiB, ours and theirs": [round(max(one.peak_bytes for one in side) / GIB, 2) for side in (ours, theirs)]
+    }
+    settings |= {"ratio of each pair": [round(ratio, 2) for ratio in ratios]} | peaks
+    return Case(name, unit, *figures, statistics.median(ratios), target, settings)
+
+
+def alone(name: str, spent: Spent, *, target: str = "-", **settings: Any) -> Case:
+    """The time of a side that has nothing to compare with."""
+    settings |= {"CPU seconds": round(spent.cpu_seconds, 1), "peak GiB": round(spent.peak_bytes / GIB, 2)}
+    return Case(name, "seconds", spent.seconds, target=target, settings=settings)
+
+
+def benchmark(about: str | None, parts: Mapping[str, Callable[[Path, Any], list[Case]]], **settings: Any) -> None:
+    """Runs the parts that the command line asks for, each with a folder and the options, and prints their cases.
+
+    Args:
+        settings: further options by name, each with its default: a whole number, or None for text.
+    """
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--quick", action="store_true", help="a smaller, honest size")
     parser.add_argument("--json", action="store_true", help="print the results as one line of JSON at the end")
-    parser.add_argument("--folder", default=None, help="where to put the data; a temporary folder by default")
-    if pool:
-        parser.add_argument("--pool", help="a pool of your own to measure")
-    if parts:
-        parser.add_argument("--only", choices=parts, help="one part alone")
-    for name, usual in numbers.items():
-        parser.add_argument(f"--{name}", type=int, default=usual, help=f"{usual:,} by default")
-    return parser.parse_args()
-
-
-def finish(name: str, cases: Sequence[Case], as_json: bool) -> None:
-    """Prints the cases as a table and, if asked, as JSON on the last line."""
-    for case in cases:
-        baseline = "-" if case.baseline is None else f"{case.baseline:,.4g}"
-        ratio = "-" if case.ratio is None else f"{case.ratio:.2f}"
-        print(
-            f"{case.case}: ours {case.ours:,.4g} {case.unit}, baseline {baseline}, ratio {ratio} (target {case.target})"
-        )
-        for key, value in case.settings.items():
-            print(f"    {key}: {value}")
-    if as_json:
-        machine = {"cpus": os.cpu_count(), "machine": platform.machine(), "python": platform.python_version()}
-        print(json.dumps({"name": name, "cases": [asdict(case) for case in cases], "machine": machine}))
+    parser.add_argument("--folder", help="where to put the data, and keep it; a temporary folder by default")
+    parser.add_argument("--only", choices=list(parts), help="one part alone")
+    for name, default in settings.items():
+        kind = int if isinstance(default, int) else str
+        parser.add_argument(f"--{name}", type=kind, default=default, help=f"default: {default}")
+    given = parser.parse_args()
+    logging.disable(logging.WARNING)
+    cases = []
+    print(processor(), flush=True)
+    with tempfile.TemporaryDirectory() as temporary:
+        for name, part in parts.items():
+            if given.only not in (None, name):
+                continue
+            folder = Path(given.folder or temporary) / name
+            folder.mkdir(parents=True, exist_ok=True)
+            for case in part(folder, given):
+                cases.append(case)
+                baseline = "" if case.baseline is None else f", baseline {case.baseline:,.4g}"
+                ratio = "" if case.ratio is None else f", ratio {case.ratio:.2f}"
+                print(f"{case.case}: {case.ours:,.4g} {case.unit}{baseline}{ratio} (target {case.target})", flush=True)
+                for key, setting in case.settings.items():
+                    print(f"    {key}: {setting}")
+    if given.json:
+        machine = {"processor": processor(), "machine": platform.machine(), "python": platform.python_version()}
+        name = Path(sys.argv[0]).stem
+        print(json.dumps({"name": name, "cases": [asdict(case) for case in cases], "machine": machine}, default=str))
 
 
 def processor() -> str:
-    """Returns what the processor is called and which vector units it has (Linux)."""
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if Path("/proc/cpuinfo").exists() else []
-    told = dict(line.split(":", 1) for line in lines if ":" in line)
-    told = {key.strip(): text.strip() for key, text in told.items()}
-    flags = told.get("flags", "").split()
+    """Returns the processor's name and its vector units (Linux)."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    facts = {key.strip(): text.strip() for key, _, text in (line.partition(":") for line in lines)}
+    flags = facts.get("flags", "").split()
     units = [name for name in ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16") if name in flags]
-    return f"{os.cpu_count()} cores of {told.get('model name', platform.machine())}, {' '.join(units) or 'no AVX'}"
+    return f"{os.cpu_count()} cores of {facts.get('model name', platform.machine())}, {' '.join(units) or 'no AVX'}"
 
 
-@dataclass
-class Child:
-    """What a child process took."""
-
-    seconds: float
-    peak_bytes: int
-    output: str
+def read_bytes() -> int:
+    """Returns the bytes that this process has read so far (Linux; memory-mapped files not counted)."""
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("rchar")))
 
 
-def child(code: str, *arguments: str) -> Child:
-    """Runs Python code in a process of its own. The code measures itself: see `self_measured`."""
-    start = time.perf_counter()
-    done = subprocess.run([sys.executable, "-c", code, *arguments], check=False, capture_output=True, text=True)
-    seconds = time.perf_counter() - start
-    if done.returncode:
-        raise SystemExit(f"the measured process failed:\n{done.stderr[-3000:]}")
-    lines = done.stdout.strip().splitlines()
-    facts = json.loads(lines[-1])
-    return Child(facts.get("seconds", seconds), facts["peak_bytes"], done.stdout)
-
-
-def self_measured(work: Callable[[], Any]) -> None:
-    """Runs the work in this process and prints its seconds, CPU seconds and peak memory, its children's included."""
-    start, before = time.perf_counter(), sum(os.times()[:4])
-    extra = work()
-    seconds, cpu = time.perf_counter() - start, sum(os.times()[:4]) - before
-    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
-    facts = {"seconds": seconds, "cpu_seconds": cpu, "peak_bytes": own + children}
-    print(json.dumps(facts | (extra if isinstance(extra, dict) else {})))
+def answer() -> None:
+    """Does what `child` asks for."""
+    logging.disable(logging.WARNING)
+    module, name, *arguments = json.loads(sys.argv[1])
+    function = getattr(importlib.import_module(module), name)
+    spent = spend(lambda: function(*arguments))
+    if isinstance(spent.result, Spent):
+        spent = replace(spent.result, peak_bytes=spent.peak_bytes)
+    print("\n" + json.dumps(asdict(spent), default=float))

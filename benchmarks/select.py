@@ -1,35 +1,44 @@
-"""Exact selection from 128 million rows, beside DataComp's way on 12.8 million.
+"""Choosing from 12.8 million rows: a fusion beside DataComp's way, and single steps by name.
 
-The rule: keep rows whose third score is at least a threshold, then the top 20 % of the pool by the min-max fusion of
-the first two; write the uids sorted. DataComp's way reads every Parquet file twice, sorts all scores, and keeps `>=`
-the value at the cut, with as many processes as there are cores, as `baselines.py` does; the fusion and the third score
-are added to it. It gets the same rows in DataComp's own layout (uid as hex text, scores beside it).
+`fusion`: rows whose third score is at least a threshold, of these the top 20 % of the pool by the min-max fusion of the
+first two, uids written sorted. DataComp's way (`baselines.py`) reads every Parquet file twice with pandas, in as many
+processes as there are cores, sorts all scores, and keeps `>=` the value at the cut; fusion and threshold are added to
+it. It gets the same rows in DataComp's layout (uid as hex text, scores beside it), and must choose the same.
+
+`large`: ten times as many rows.
+
+`steps`: steps and derived signals that read embeddings or whole columns (`--steps NAME,NAME`, by default all of
+`STEPS`), on `--rows` rows with embeddings of `--width` numbers and on a tenth of them. Growth is in CPU seconds. The
+peak counts pages of embeddings that are mapped into memory, which the system can take back. `clip_loss` and
+`norm_sim_d` run at settings that take hours less than the published ones, `not_in` and `norm_sim` with 2,000
+references. Images stand for captions too. `--folder` keeps the data (15 GB at 512 numbers) for another call.
 """
 
 from __future__ import annotations
 
-import filecmp
-import json
 import multiprocessing
 import os
-import sys
-import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from benchmarks.measure import Case, child, finish, options
-from benchmarks.runs import write_description, write_manifest, write_rows
+import tamis
+from benchmarks.measure import Case, alone, benchmark, child, in_turn, versus
+from benchmarks.runs import Array, RunWriter, written
 from tamis.data import Column
+from tamis.derived import DERIVED
+from tamis.math.similarity import unit_rows
 from tamis.processes import die_with_parent
-from tamis.store.parts import write_scores
+from tamis.selectors import SELECTORS, run_steps
+from tamis.store import open_run
 
 PART = 1_000_000
+COLUMNS = ("first", "second", "third")
 RECIPE = {
     "name": "fusion",
     "select": [
@@ -37,37 +46,26 @@ RECIPE = {
         {"top_fraction": {"score": "0.5*minmax(first) + 0.5*minmax(second)", "fraction": 0.2, "of": "pool"}},
     ],
 }
-COLUMNS = ("first", "second", "third")
 
 
-def part_values(number: int, rows: int) -> tuple[np.ndarray[Any, Any], dict[str, np.ndarray[Any, Any]]]:
+def part_values(number: int, rows: int) -> tuple[Array, dict[str, Array]]:
     """Returns uids (rows, 2) and scores of a part; correlated, bell-shaped, as CLIP scores are."""
     rng = np.random.default_rng(number)
     uids = rng.integers(0, 2**64, (rows, 2), dtype=np.uint64)
     first = rng.normal(0.25, 0.05, rows)
     second = 0.5 * first + rng.normal(0.3, 0.1, rows)
-    return uids, {
-        "first": first.astype(np.float32),
-        "second": second.astype(np.float32),
-        "third": rng.random(rows, np.float32),
-    }
+    scores = (first, second, rng.random(rows, np.float32))
+    return uids, {name: values.astype(np.float32) for name, values in zip(COLUMNS, scores, strict=True)}
 
 
-def write_run(folder: Path, rows: int, part: int = PART) -> None:
-    """Writes a run folder of parts of a million rows, or of so many, as `tamis score` would leave it."""
-    if (folder / "run.json").exists():
+def write_run(folder: Path, rows: int) -> None:
+    """Writes a run folder of parts of a million rows with three scores."""
+    if written(folder):
         return
-    scores = folder / "scores" / "given-0000000000000000"
-    columns = [Column(name=name, unit="", better="high") for name in COLUMNS]
-    names = []
-    for number, start in enumerate(range(0, rows, part)):
-        count = min(part, rows - start)
-        uids, values = part_values(number, count)
-        names.append(f"{number:05d}")
-        digest = write_rows(folder, names[-1], uids)
-        write_scores(scores / f"{names[-1]}.parquet", columns, values, [None] * count, uids=digest)
-    write_description(scores, "given", columns)
-    write_manifest(folder, names)
+    run = RunWriter(folder, columns=[Column(name=name, unit="", better="high") for name in COLUMNS])
+    for number, start in enumerate(range(0, rows, PART)):
+        run.add(*part_values(number, min(PART, rows - start)))
+    run.close()
 
 
 def write_metadata(folder: Path, rows: int) -> None:
@@ -81,17 +79,11 @@ def write_metadata(folder: Path, rows: int) -> None:
             pq.write_table(pa.table({"uid": text, **values}), path)
 
 
-def ours(folder: str, out: str, workers: int = 0) -> dict[str, Any]:
-    """Selects and writes, as a user of the library does; with `workers`, Ray's read the scores."""
-    import tamis
-    from tamis.run.fill import engine_named
-
-    engine = engine_named("ray", workers=workers) if workers else None
-    start = time.perf_counter()
-    subset = tamis.select(folder, RECIPE, engine=engine)
-    chosen = time.perf_counter()
+def ours(folder: str, out: str) -> int:
+    """Selects and writes, as a user of the library does."""
+    subset = tamis.select(folder, RECIPE)
     tamis.export(subset, "npy", out, overwrite=True)
-    return {"kept": len(subset), "select_seconds": chosen - start, "npy_seconds": time.perf_counter() - chosen}
+    return len(subset)
 
 
 def _load_scores(path: str) -> Any:
@@ -109,7 +101,7 @@ def _load_uids(arguments: tuple[str, float, tuple[float, ...]]) -> Any:
     )
 
 
-def datacomp(folder: str, out: str) -> dict[str, Any]:
+def datacomp(folder: str, out: str) -> int:
     """DataComp's way: two readings of everything, one full sort."""
     paths = [str(path) for path in sorted(Path(folder).glob("*.parquet"))]
     with multiprocessing.get_context("spawn").Pool(os.cpu_count(), die_with_parent) as pool:
@@ -124,113 +116,109 @@ def datacomp(folder: str, out: str) -> dict[str, Any]:
         uids = np.concatenate(pool.map(_load_uids, [(path, threshold, (low1, high1, low2, high2)) for path in paths]))
     uids.sort()
     np.save(out, uids)
-    return {"kept": len(uids)}
+    return len(uids)
 
 
-def generated(rows: int) -> dict[str, Any]:
-    """Applies the steps to rows made when a block is read: a million, moved a little in each block."""
-    from tamis.recipe import load
-    from tamis.selectors.outcome import run_steps
-    from tamis.store.table import Table
-
-    _, values = part_values(0, PART)
-    row = np.arange(PART, dtype=np.uint64)
-
-    def read(block: int, names: Any) -> dict[str, Any]:
-        return {name: values[name] + np.float32(block % 997 * 1e-5) for name in names}
-
-    table = Table([PART] * (rows // PART), read, lambda block: (row * 0 + block, row), lambda _: "number")
-    outcome = run_steps(table, load(RECIPE).steps)
-    return {"kept": sum(int(np.count_nonzero(outcome.keep[place])) for place in table.row_ranges())}
+def fusion(root: Path, given: Any) -> list[Case]:
+    rows = given.rows // 10 if given.quick else given.rows
+    write_run(root / f"run-{rows}", rows)
+    write_metadata(root / f"metadata-{rows}", rows)
+    spent = in_turn(
+        3,
+        theirs=lambda: child(datacomp, root / f"metadata-{rows}", root / "theirs.npy"),
+        ours=lambda: child(ours, root / f"run-{rows}", root / "ours.npy"),
+    )
+    same = np.load(root / "ours.npy").tolist() == np.load(root / "theirs.npy").tolist()
+    name = "threshold and top 20 % of a fusion, next to DataComp's way"
+    return [versus(name, spent["ours"], spent["theirs"], target=">= 5", rows=rows, same_uids=same)]
 
 
-GENERATED = """
-import sys
-from benchmarks.measure import self_measured
-from benchmarks.select import generated
-self_measured(lambda: generated(int(sys.argv[1])))
-"""
-OURS = """
-import sys
-from benchmarks.measure import self_measured
-from benchmarks.select import ours
-self_measured(lambda: ours(*sys.argv[1:3], *map(int, sys.argv[3:])))
-"""
-DATACOMP = """
-import sys
-from benchmarks.measure import self_measured
-from benchmarks.select import datacomp
-if __name__ == "__main__":
-    self_measured(lambda: datacomp(sys.argv[1], sys.argv[2]))
-"""
+def large(root: Path, given: Any) -> list[Case]:
+    rows = given.rows if given.quick else 10 * given.rows
+    write_run(root / f"run-{rows}", rows)
+    return [alone("the same, ten times as many rows", child(ours, root / f"run-{rows}", root / "large.npy"), rows=rows)]
 
 
-def main() -> None:
-    asked = options(__doc__ or "")
-    huge, large, small = (128_000_000, 12_800_000, 1_280_000)
-    if not asked.quick:
-        huge, large, small = 10 * huge, 10 * large, 10 * small
-    with tempfile.TemporaryDirectory(dir=asked.folder) as folder:
-        root = Path(folder)
-        print(f"writing {large:,} and {small:,} rows under {root}", file=sys.stderr)
-        write_run(root / "small", small)
-        write_metadata(root / "metadata", small)
-        rounds: list[tuple[Any, Any]] = []
-        for _ in range(2):
-            theirs = child(DATACOMP, str(root / "metadata"), str(root / "theirs.npy"))
-            mine = child(OURS, str(root / "small"), str(root / "ours.npy"))
-            rounds.append((mine, theirs))
-        same = bool(
-            (np.load(root / "ours.npy") == np.load(root / "theirs.npy").astype([("f0", "<u8"), ("f1", "<u8")])).all()
-        )
-        mine = min((pair[0] for pair in rounds), key=lambda run: run.seconds)
-        theirs = min((pair[1] for pair in rounds), key=lambda run: run.seconds)
-        cases = [
-            Case(
-                "same rows",
-                "seconds",
-                mine.seconds,
-                theirs.seconds,
-                theirs.seconds / mine.seconds,
-                "ratio >= 5",
-                {
-                    "rows": small,
-                    "same uids": same,
-                    "our peak GiB": round(mine.peak_bytes / 2**30, 2),
-                    "their peak GiB": round(theirs.peak_bytes / 2**30, 2),
-                },
-            )
-        ]
-        write_run(root / "large", large)
-        big = child(OURS, str(root / "large"), str(root / "large.npy"))
-        facts = json.loads(big.output.strip().splitlines()[-1])
-        settings = {key: facts[key] for key in ("kept", "cpu_seconds", "select_seconds", "npy_seconds")}
-        cases.append(
-            Case(
-                "large",
-                "seconds",
-                big.seconds,
-                None,
-                None,
-                "<= 8 s" if not asked.quick else "-",
-                {"rows": large, **settings, "peak GiB": round(big.peak_bytes / 2**30, 2), "peak target": "<= 1 GiB"},
-            )
-        )
-        spread = child(OURS, str(root / "large"), str(root / "spread.npy"), "2")
-        facts = json.loads(spread.output.strip().splitlines()[-1])
-        same = filecmp.cmp(root / "spread.npy", root / "large.npy", shallow=False)
-        settings = {"rows": large, "same uids": same, **{key: facts[key] for key in settings}}
-        settings["peak GiB"] = round(spread.peak_bytes / 2**30, 2)
-        cases.append(Case("two workers of Ray", "seconds", spread.seconds, big.seconds, None, "same uids", settings))
-        made = child(GENERATED, str(huge))
-        facts = {
-            "rows": huge,
-            "peak GiB": round(made.peak_bytes / 2**30, 2),
-            **json.loads(made.output.splitlines()[-1]),
+# ---- single steps
+
+CENTRES = REFERENCES = 2_000
+EMBEDDING = "image_embedding"
+STEP_COLUMNS = (
+    *(Column(name, "", "high") for name in ("clip", "generated_clip", "on_list")),
+    *(Column(name, "", "neither", kind="word") for name in ("entries", "generated_caption", "top_language")),
+)
+
+#: Settings by the name of the step or derived signal; FOLDER is where references and concepts are.
+STEPS: dict[str, dict[str, Any]] = {
+    "clip_loss": {"text": EMBEDDING, "batch": 1024, "repeats": 1},
+    "norm_sim": {"targets": "FOLDER/references.npy", "norm": 2},
+    "mix": {"terms": {"clip": 0.6, "generated_clip": 0.4}},
+    "vote": {"scores": ["clip", "generated_clip"]},
+    "concept_weight": {"concepts": "FOLDER/concepts.npy"},
+    "sample": {"score": "clip", "fraction": 1.0},
+    "balance": {"tail": 0.2},
+    "density": {"fraction": 0.277, "clusters": 100},
+    "d2": {"score": "clip", "fraction": 0.3},
+    "norm_sim_d": {"fraction": 0.2, "rounds": 5},
+    "choose_caption": {},
+    "not_in": {"reference": "FOLDER/references.npy", "embedding": EMBEDDING, "hashes": False},
+    "hash_match": {"missing": "drop"},
+}
+
+
+def write_pool(folder: Path, rows: int, width: int) -> None:
+    """Writes a run of embeddings around centres, with scores and words."""
+    if written(folder):
+        return
+    rng = np.random.default_rng(1)
+    centres = unit_rows(rng.normal(size=(CENTRES, width)))
+    run = RunWriter(folder, columns=STEP_COLUMNS)
+    for start in range(0, rows, PART // 10):
+        count = min(PART // 10, rows - start)
+        kinds = (CENTRES * rng.random(count) ** 2).astype(np.int64)  # some clusters are much larger
+        noise = rng.standard_normal((count, width), np.float32) * np.float32(0.9 / np.sqrt(width))
+        # Three entries of each caption, few of which are frequent.
+        entries = (20_000 * rng.random((3, count)) ** 4).astype(np.int64) + np.arange(0, 60_000, 20_000)[:, None]
+        words = pc.binary_join_element_wise(*(pa.array(each).cast(pa.string()) for each in entries), "\t")
+        values: dict[str, Any] = {
+            "clip": rng.normal(0.25, 0.05, count),
+            "generated_clip": rng.normal(0.28, 0.03, count),
+            "on_list": (rng.random(count) < 0.001).astype(float),
+            "entries": words.to_pylist(),
+            "generated_caption": ["a picture"] * count,
+            "top_language": rng.choice(["en", "de", "fr"], count).tolist(),
         }
-        cases.append(Case("generated as they are read", "seconds", made.seconds, None, None, "<= 1 GiB", facts))
-        finish("select", cases, asked.json)
+        uids = rng.integers(0, 2**64, (count, 2), dtype=np.uint64)
+        run.add(uids, values, {EMBEDDING: unit_rows(centres[kinds] + noise)})
+    near = centres[rng.integers(0, CENTRES, REFERENCES)] + rng.normal(0, 0.9 / np.sqrt(width), (REFERENCES, width))
+    np.save(folder / "references.npy", unit_rows(near))
+    np.save(folder / "concepts.npy", centres)
+    run.close()
+
+
+def step(folder: str, name: str) -> str:
+    """Computes one derived signal, or applies one step to all rows."""
+    table, settings = open_run(folder).table(), {}
+    for key, value in STEPS[name].items():
+        settings[key] = value.replace("FOLDER", folder) if isinstance(value, str) else value
+        settings[key] = tuple(value) if isinstance(value, list) else settings[key]
+    if name in SELECTORS:  # first, as hash_match is both
+        return f"{run_steps(table, [SELECTORS.named(name)(**settings)]).funnel[0]['kept']:,} kept"
+    return f"{len(DERIVED.named(name)(**settings).compute(table, lambda _, make: make()))} columns"
+
+
+def steps(root: Path, given: Any) -> list[Case]:
+    rows = given.rows // 100 if given.quick else given.rows
+    sizes = (rows // 10, rows)
+    for size in sizes:
+        write_pool(root / f"{size}-{given.width}", size, given.width)
+    cases = []
+    for name in given.steps.split(",") if given.steps else STEPS:
+        tenth, whole = (child(step, root / f"{size}-{given.width}", name) for size in sizes)
+        growth = round(whole.cpu_seconds / tenth.cpu_seconds, 1)
+        cases.append(alone(name, whole, rows=rows, result=whole.result, growth_from_a_tenth=growth))
+    return cases
 
 
 if __name__ == "__main__":
-    main()
+    benchmark(__doc__, {"fusion": fusion, "large": large, "steps": steps}, rows=12_800_000, width=512, steps=None)

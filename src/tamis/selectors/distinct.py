@@ -56,7 +56,7 @@ class Distinct:
             scrambled uid.
         missing: what to do with rows without a hash (or without colours, or without a value of `best`).
 
-    Cost: `benchmarks/distinct.py`; copies cost no more than other images. Memory: 350 bytes a row. The lightness is in
+    Cost: `benchmarks/copies.py`; copies cost no more than other images. Memory: 350 bytes a row. The lightness is in
         a temporary file, 1 kB a row, of which only images with near hashes are read.
     """
 

@@ -25,7 +25,7 @@ _SHOWN, _REJECTS = 8, 6
 #: The reason by which `distinct` and `semdedup` drop a pair.
 _REPEATS = "repeats another"
 
-#: In pools of at most this many pairs the report looks for repeats itself; `benchmarks/distinct.py` has the cost.
+#: In pools of at most this many pairs the report looks for repeats itself; `benchmarks/copies.py` has the cost.
 _POOL = 100_000
 
 #: Limits in recipes: languages and sizes in `basic`, text in images in `text_match`.
