@@ -142,7 +142,7 @@ def clusters_of(folder: str) -> Clusters:
 
 def blocks(folder: str, out: str) -> int:
     """Ours; four thresholds in one pass."""
-    keep, _, _ = SemDeDup(epsilon=EPSILON, keep="random", also=ALSO).dedup(
+    keep, _, _ = SemDeDup(epsilon=EPSILON, keep="random", also=ALSO)._dedup(
         open_run(folder).table(), clusters_of(folder)
     )
     np.save(out, keep)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from tamis.data import Column
 from tamis.storage import write_json
 from tamis.store.checked import with_hash, write_array
-from tamis.store.manifest import FORMAT, described, write_shards
+from tamis.store.manifest import FORMAT, sign_description, write_shards
 from tamis.store.parts import INDEX_FIELDS, index_facts, write_index, write_scores
 
 Array = np.ndarray[Any, Any]
@@ -60,7 +60,7 @@ class RunWriter:
         """Writes the description of the scores, the list of shards and run.json; there is no pool."""
         if self.columns:
             facts = {"name": self.signal, "label": self.signal, "columns": [asdict(column) for column in self.columns]}
-            write_json(self.scores / "signal.json", described(self.scores, facts))
+            write_json(self.scores / "signal.json", sign_description(self.scores, facts))
         shards = write_shards(self.folder, {name: f"{name}.tar" for name in self.names})
         pool = {"path": [str(self.folder / "pool")], "kind": "webdataset", "fields": []}
         write_json(self.folder / "run.json", with_hash({"format": FORMAT, "pool": pool, "shards": shards}))
