@@ -1,8 +1,8 @@
 """Draws which room imports which: `python -m tools.rooms [--arrows]`.
 
-A room is a package or module directly under `tamis` (and `tamis_lab`, if it is there). An arrow is an import from one
-room to another, also inside functions; imports for type checking only do not count. A room's floor is the longest way
-down from it; rooms that import each other in a circle share one. Exits with 1 if there is a circle.
+A room is a package directly under `tamis`, or `tamis_lab`; the module `tamis` itself only names their functions. An arrow
+is an import from one room to another, also inside functions; imports for type checking only do not count. A room's floor
+is the longest way down from it; rooms that import each other in a circle share one. Exits with 1 if there is a circle.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PACKAGES = [name for name in ("tamis", "tamis_lab") if importlib.util.find_spec(
 
 def room_of(module: str) -> str:
     """Returns the room of a module: `tamis.pool.tar` is in `pool`, `tamis_lab.world` in `tamis_lab`."""
-    package, *rest = module.split(".")
+    package, *rest = module.removesuffix(".__main__").split(".")
     return rest[0] if package == "tamis" and rest else package
 
 
@@ -63,10 +63,10 @@ def main() -> int:
         for target in sorted(graph.find_modules_directly_imported_by(module)):
             files[module].add(target)
             a, b = room_of(module), room_of(target)
-            if a != b:
+            if a != b and "tamis" not in (a, b):
                 arrows[a].add(b)
                 imports[a, b].append(f"{module} -> {target}")
-    rooms = {room_of(module) for module in graph.modules}
+    rooms = {room_of(module) for module in graph.modules} - {"tamis"}
     heights = floors(arrows, rooms)
     order = sorted(rooms, key=lambda name: (-heights[name], name))
     for room in order:
