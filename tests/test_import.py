@@ -146,6 +146,22 @@ def test_the_whole_line_after_scoring_works_without_optional_packages(scored: Pa
         assert (scored / name).stat().st_size > 0
 
 
+def test_a_choice_loads_no_package_that_it_does_not_need(scored: Path) -> None:
+    """Pandas is installed here: Arrow's own conversions would import it."""
+    code = """
+import atexit, sys
+atexit.register(lambda: print(*sys.modules, file=sys.stderr))
+sys.argv[0] = "tamis"
+from tamis.cli import main
+main()
+"""
+    done = python(code, "select", "run", "--recipe", "no-filter", "--out", "all.parquet", cwd=scored)
+    assert (done.returncode, done.stdout.split()[-3:]) == (0, ["8", "100", "%"])
+    loaded = set(done.stderr.splitlines()[-1].split())
+    assert loaded & {*HEAVY, "rich", "jinja2", "PIL", "fsspec", "asyncio", "aiohttp"} == set()
+    assert loaded & {"tamis.run", "tamis.features", "tamis.selectors.steps", "tamis.reporting.page"} == set()
+
+
 @pytest.mark.parametrize(("signal", "extra"), [("language", "language"), ("text_area", "text"), ("clip", "clip")])
 def test_a_package_that_is_not_installed_is_named_with_its_extra(
     scored: Path, signal: str, extra: str, clip_model: str, monkeypatch: pytest.MonkeyPatch

@@ -166,7 +166,7 @@ def report(
     Raises:
         RunError: the run lacks shards, or the page cannot be written.
     """
-    from tamis.reporting import check_page, write_report
+    from tamis.reporting.page import check_page, write_report
 
     page = output_path(out)
     opened = open_run(run, partial=partial)
@@ -312,7 +312,7 @@ def run_recipe(
 
 def _pages(page: str) -> list[Path]:
     """Returns the files of a report: the page, and its facts."""
-    from tamis.reporting import facts_path
+    from tamis.reporting.page import facts_path
 
     return [Path(page), facts_path(Path(page))]
 
@@ -343,7 +343,7 @@ def check_outputs(recipe: Recipe, *, read: Sequence[str] = (), overwrite: bool =
 
     `read` names files that the recipe reads, besides the pool of its run.
     """
-    from tamis.reporting import check_page
+    from tamis.reporting.page import check_page
 
     run: Run | None = None
     if recipe.run is not None and ((folder := location(recipe.run)) / "run.json").is_file():

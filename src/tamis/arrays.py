@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from tamis.errors import check_file
@@ -29,6 +30,11 @@ U64 = NDArray[np.uint64]
 
 #: (height, width, 3) RGB.
 Pixels = NDArray[np.uint8]
+
+
+def as_arrow(values: NDArray[Any]) -> pa.Array:
+    """Returns numbers as an Arrow array, without a copy. `pa.array` would import pandas, which takes 0.2 s."""
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), values.size, [None, pa.py_buffer(values)])
 
 
 def load_array(source: Path | BinaryIO, *, mapped: bool = False) -> NDArray[Any]:

@@ -68,9 +68,8 @@ def select(
         RecipeError: the recipe is wrong, or meets rows without a score and does not say what to do.
         RunError: the run lacks a column, or shards, or another model than the recipe names made its scores.
     """
-    from tamis.selectors.choose_caption import captions_from
     from tamis.selectors.lazily import run_asked
-    from tamis.selectors.outcome import NotAskedError
+    from tamis.selectors.outcome import NotAskedError, captions_from
     from tamis.store.reasons import Verdict
     from tamis.store.subset import Subset, partial_facts
 

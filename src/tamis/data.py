@@ -33,6 +33,25 @@ STATUSES: Mapping[str, str] = {
     "shard_cut": "the shard ends in the middle of this sample",
 }
 
+#: "drop" shows the colours under transparency, as `convert("RGB")` and so trainers' loaders do (most programs write
+#: black there); "white" puts the image on white, as a page shows it.
+Transparency = Literal["drop", "white"]
+
+#: The field of the index with the orientation by which an image was turned, because its file has lost it.
+ORIENTATION = "exif_orientation"
+
+#: EXIF's orientations in the words of exifread, and so of img2dataset.
+EXIF_WORDS: Mapping[str, int] = {
+    "Horizontal (normal)": 1,
+    "Mirrored horizontal": 2,
+    "Rotated 180": 3,
+    "Mirrored vertical": 4,
+    "Mirrored horizontal then rotated 90 CCW": 5,
+    "Rotated 90 CW": 6,
+    "Mirrored horizontal then rotated 90 CW": 7,
+    "Rotated 90 CCW": 8,
+}
+
 
 def short_reason(reason: str) -> str:
     """Returns a reason as runs store it: 200 characters. It may quote a cell of megabytes."""

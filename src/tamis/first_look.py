@@ -18,6 +18,7 @@ from typing import cast
 import xxhash
 
 from tamis.choosing import select
+from tamis.data import ORIENTATION
 from tamis.errors import RunError, at_least_one, plural
 from tamis.graph import Identities
 from tamis.html import html_table
@@ -25,7 +26,6 @@ from tamis.math.statistics import share_interval
 from tamis.models.device import device_for
 from tamis.pool import Pool, Shard, open_pool
 from tamis.pool.files import run_name
-from tamis.pool.images import ORIENTATION
 from tamis.pool.open import with_orientation
 from tamis.pool.source import SAMPLE_UID, FirstRows, PoolSpec, pool_options
 from tamis.recipe import PathLike, load
@@ -105,7 +105,7 @@ def look(
         PoolError: there is no pool.
         RunError: the page cannot be written, or the pool has no pairs.
     """
-    from tamis.reporting import check_page, write_report
+    from tamis.reporting.page import check_page, write_report
 
     page, spec = output_path(out), pool if isinstance(pool, PoolSpec) else PoolSpec(path=os.fspath(pool))
     whole = with_orientation(open_pool(spec))

@@ -26,9 +26,6 @@ from contextlib import asynccontextmanager
 from functools import cache
 from typing import Any, BinaryIO, TypeVar, cast
 
-import fsspec
-from fsspec.asyn import AsyncFileSystem, sync
-
 from tamis.errors import PoolError, brief, first_line
 
 log = logging.getLogger(__name__)
@@ -232,6 +229,8 @@ def retried(url: str, request: Callable[[], T]) -> T:
 
 def store_of(url: str) -> tuple[Any, str]:
     """Returns the fsspec file system of a URL, with our time limits, and the URL's path in it."""
+    import fsspec  # 30 ms at start, for a run and a pool on a disk for nothing
+
     full, stall = with_secrets(url), setting("stall")
     if full.startswith(("http://", "https://")) and "::" not in full:
         return _web(stall), full
@@ -269,6 +268,8 @@ def fetch(url: str, start: int, end: int, *, whole: bool = False) -> bytes:
 
 def _within(size: int, fs: Any, method: str, *arguments: Any, **settings: Any) -> Any:
     """Calls a method of a file system, with a time limit for `size` bytes: libraries only limit single reads."""
+    from fsspec.asyn import AsyncFileSystem, sync
+
     if not isinstance(fs, AsyncFileSystem):
         return getattr(fs, method)(*arguments, **settings)
     seconds = setting("stall") + size / _SLOWEST
@@ -357,6 +358,7 @@ class _WebError(Exception):
 def _web(stall: float) -> Any:
     """Returns the HTTP file system; fsspec caches one instance per limit."""
     import aiohttp
+    import fsspec
 
     given: dict[str, Any] = {**fsspec.config.conf.get("http", {}), **fsspec.config.conf.get("https", {})}
     client = {

@@ -18,10 +18,10 @@ from hostile import many_scans, png, saved
 from PIL import ExifTags, Image, ImageCms, ImageOps
 
 import tamis
-from tamis.data import Sample
+from tamis.data import Sample, Transparency
 from tamis.errors import SampleError
 from tamis.pool import PoolSpec
-from tamis.pool.images import Transparency, decode, decoded_size, fill_pixels, pixels_in
+from tamis.pool.images import decode, decoded_size, fill_pixels, pixels_in
 
 LIMIT = 100_000_000
 TRANSPARENCY: tuple[Transparency, ...] = ("drop", "white")

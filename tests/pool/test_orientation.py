@@ -16,9 +16,10 @@ from factories import image_bytes, index_rows, pair, write_tar
 from PIL import ExifTags, Image, ImageOps
 
 import tamis
+from tamis.data import EXIF_WORDS
 from tamis.errors import RunError
 from tamis.pool import PoolSpec
-from tamis.pool.images import EXIF_WORDS, decode, orientation_left
+from tamis.pool.images import decode, orientation_left
 from tamis.store.stream import samples_of
 from tamis.train.clip import pool_reading_settings
 

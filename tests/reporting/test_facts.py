@@ -13,9 +13,8 @@ from factories import pair, write_pool, write_run, write_tar
 
 import tamis
 from tamis.errors import RunError
-from tamis.reporting import facts_path, write_report
 from tamis.reporting.context import Context
-from tamis.reporting.page import FINDINGS, SECTIONS, as_json, gather, render
+from tamis.reporting.page import FINDINGS, SECTIONS, as_json, facts_path, gather, render, write_report
 from tamis.reporting.pairs import Pair
 from tamis.store import Run
 

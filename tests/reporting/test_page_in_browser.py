@@ -13,8 +13,7 @@ from browsing import NO_AXE, NO_BROWSER, barriers, chromium
 from factories import image_bytes, pair, write_tar
 
 import tamis
-from tamis.reporting import write_report
-from tamis.reporting.page import SHOWN
+from tamis.reporting.page import SHOWN, write_report
 
 if NO_BROWSER:
     pytest.skip(NO_BROWSER, allow_module_level=True)

@@ -21,9 +21,8 @@ import tamis
 from tamis.errors import RunError
 from tamis.pool import open_pool
 from tamis.pool.images import decode
-from tamis.reporting import write_report
 from tamis.reporting.context import Context
-from tamis.reporting.page import CARD_MOST, TEXT_MOST, environment, link
+from tamis.reporting.page import CARD_MOST, TEXT_MOST, environment, link, write_report
 from tamis.reporting.pairs import Pair
 from tamis.store import Run
 from tamis.store.subset import Subset

@@ -14,9 +14,8 @@ from factories import pair, text_pool, write_pool, write_run, write_tar
 
 import tamis
 from tamis.recipe import load
-from tamis.reporting import write_report
 from tamis.reporting.context import Context
-from tamis.reporting.page import gather, render
+from tamis.reporting.page import gather, render, write_report
 from tamis.reporting.sections import findings
 from tamis.reporting.sections.subsets import STRIP
 from tamis.store import Run

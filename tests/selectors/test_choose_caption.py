@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tamis.errors import RecipeError
 from tamis.recipe import load
 from tamis.selectors import AllOf, ChooseCaption, Selection, TopFraction
-from tamis.selectors.choose_caption import captions_from
+from tamis.selectors.outcome import captions_from
 from tamis.store.table import Table
 
 NAN = float("nan")

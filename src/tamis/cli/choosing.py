@@ -44,11 +44,14 @@ def select(
     Example: tamis select runs/mine --recipe basic --out basic.parquet
     """
     import tamis
-    from tamis.run.fill import engine_named
     from tamis.store.subset import check_place
 
     check_place(options.in_a_folder(out).expanduser(), overwrite=overwrite)
-    who = engine_named(engine, address=address)
+    who = None
+    if (engine, address) != ("local", None):
+        from tamis.run.fill import engine_named
+
+        who = engine_named(engine, address=address)
     subset = tamis.select(run, recipe, settings=settings or [], any_model=any_model, partial=partial, engine=who)
     subset.save(out, overwrite=overwrite)
     if as_json:

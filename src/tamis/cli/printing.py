@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -17,6 +20,9 @@ from tamis.errors import StopError, escape_controls
 if TYPE_CHECKING:
     from tamis.math.statistics import Agreement
     from tamis.store.subset import Subset
+
+
+_NARROWEST = 10  # characters of a table's column that is wrapped
 
 
 def say(text: str) -> None:
@@ -77,26 +83,27 @@ def print_json(result: Any) -> None:
 
 
 def print_table(rows: list[dict[str, Any]]) -> None:
-    """Prints rows with the same keys as a table."""
-    from rich.console import Console
-    from rich.table import Table
-
+    """Prints rows with the same keys as a table. What is wider than the terminal is wrapped in its widest columns."""
     if not rows:
         print("nothing")
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in rows[0]:
-        justify: Any = "right" if name in ("kept", "share", "MB") else "left"
-        # A name stays on one line. A step of a funnel may be a sentence.
-        table.add_column(name, justify=justify, overflow="fold", no_wrap=name != "step" and name == next(iter(rows[0])))
-    for row in rows:
-        table.add_row(*(str(value) for value in row.values()))
+    cells = [[*rows[0]], *([escape_controls(str(value)) for value in row.values()] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     # A file or pipe has no width to wrap at.
-    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 200
-    console = Console(highlight=False, markup=False, width=width)
-    with console.capture() as printed:
-        console.print(table)
-    print("\n".join(line.rstrip() for line in printed.get().splitlines()))
+    room = shutil.get_terminal_size().columns if sys.stdout.isatty() or "COLUMNS" in os.environ else 200
+    # A name stays on one line. A step of a funnel may be a sentence.
+    wrapped = [place for place, name in enumerate(rows[0]) if place or name == "step"]
+    while sum(widths) + 2 * len(widths) - 2 > room and wrapped:
+        widest = max(wrapped, key=widths.__getitem__)
+        if widths[widest] <= _NARROWEST:
+            break
+        widths[widest] -= 1
+    for number, row in enumerate(cells):
+        lines = [textwrap.wrap(cell, width, break_on_hyphens=False) for cell, width in zip(row, widths, strict=True)]
+        for line in itertools.zip_longest(*lines, fillvalue=""):
+            sides = [">" if name in ("kept", "share", "MB") else "<" for name in rows[0]]
+            parts = [f"{part:{side}{width}}" for part, side, width in zip(line, sides, widths, strict=True)]
+            typer.echo(typer.style("  ".join(parts).rstrip(), bold=number == 0))
 
 
 def correlations(found: Agreement) -> dict[str, str]:

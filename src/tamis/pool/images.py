@@ -8,26 +8,19 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from tamis.arrays import Pixels
-from tamis.data import Sample
+from tamis.data import EXIF_WORDS, ORIENTATION, Sample, Transparency
 from tamis.errors import SampleError, first_line
 from tamis.pool.files import describe_bytes
 
 #: Formats that trainers' loaders open. Others are refused: they are no photographs from the web, and Pillow opens some
 #: with outside programs (EPS with Ghostscript).
 FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "JPEG2000", "AVIF", "PPM", "TGA", "ICO")
-
-#: "drop" shows the colours under transparency, as `convert("RGB")` and so trainers' loaders do (most programs write
-#: black there); "white" puts the image on white, as a page shows it.
-Transparency = Literal["drop", "white"]
-
-#: The field of the index with the orientation by which an image was turned, because its file has lost it.
-ORIENTATION = "exif_orientation"
 
 # The most memory that decoding takes, in bytes per pixel (measured): 4 for Pillow's own image, 3 for our pixels, the
 # rest for the decoder's buffers.
@@ -252,18 +245,6 @@ def upright_exif() -> Image.Exif:
     exif[ExifTags.Base.Orientation] = 1
     return exif
 
-
-#: EXIF's orientations in the words of exifread, and so of img2dataset.
-EXIF_WORDS: Mapping[str, int] = {
-    "Horizontal (normal)": 1,
-    "Mirrored horizontal": 2,
-    "Rotated 180": 3,
-    "Mirrored vertical": 4,
-    "Mirrored horizontal then rotated 90 CCW": 5,
-    "Rotated 90 CW": 6,
-    "Mirrored horizontal then rotated 90 CW": 7,
-    "Rotated 90 CCW": 8,
-}
 
 _Turn = Callable[[Pixels], Pixels]
 

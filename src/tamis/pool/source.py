@@ -14,11 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
-from tamis.data import Member, Node, Sample, Signal
+from tamis.data import EXIF_WORDS, ORIENTATION, Member, Node, Sample, Signal, Transparency
 from tamis.errors import SampleError, ShardError, check_words, plural, unknown_message
 from tamis.ids import content_uid, format_uid, parse_uid
 from tamis.pool.files import stamp
-from tamis.pool.images import EXIF_WORDS, ORIENTATION, Transparency, orientation_left
 
 log = logging.getLogger(__name__)
 
@@ -492,7 +491,11 @@ def set_identity(
     sample.original_width = whole_number(meta.get("original_width"))
     sample.original_height = whole_number(meta.get("original_height"))
     for name in fields:
-        value = meta.get(name) if name != ORIENTATION else orientation_left(meta.get(EXIF), image)
+        value = meta.get(name)
+        if name == ORIENTATION:
+            from tamis.pool.images import orientation_left  # needs Pillow, which reading a run does not
+
+            value = orientation_left(meta.get(EXIF), image)
         if value is not None:
             known = isinstance(value, int | float | list | dict)  # not a table's dates and decimals
             sample.given[name] = utf8(json.dumps(value, ensure_ascii=False, default=str) if known else str(value))

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tamis.pool.images import EXIF_WORDS
+from tamis.data import EXIF_WORDS
 from tamis.recipe import load, shipped
 from tamis.store.subset import Subset
 

@@ -12,7 +12,8 @@ import json
 import math
 import re
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -21,12 +22,16 @@ import yaml
 
 from tamis import __version__
 from tamis.data import STATUSES
-from tamis.errors import plural
+from tamis.errors import RunError, plural
 from tamis.reporting import charts, formats
 from tamis.reporting.context import GALLERIES, Context, Facts
 from tamis.reporting.distributions import RARE
 from tamis.reporting.pairs import Pair
 from tamis.reporting.sections import bench, findings, pool, scores, subsets, text, values
+from tamis.storage import writing
+from tamis.store import Run
+from tamis.store.subset import Subset, partial_facts
+from tamis.store.targets import check_ending, check_target
 
 #: Name -> (title, what it shows, function), in page order. The name is also the anchor, the key in `report.json` and
 #: the template. A section is folded, with what it shows next to its title; those that say "" are open.
@@ -71,6 +76,52 @@ _UNFIT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\uf
 
 #: Keys of a pair that only the page shows; report.json omits them.
 _IMAGES = frozenset({"thumbnail", "thumbnail_size", "no_image", "painted"})
+
+
+def write_report(run: Run, subsets: Sequence[Subset], out: Path, *, overwrite: bool = False) -> Path:
+    """Writes the report of a run and of subsets of it: a single file that loads nothing and runs no script.
+
+    The same facts go into a JSON file next to it, without the images: `report.html` gets `report.json`.
+    Images come from the run's pool. Returns the path of the page.
+
+    Raises:
+        RunError: a subset belongs to another run, a file of the run is damaged, or the page cannot be written.
+    """
+    check_page(out, overwrite=overwrite, read=run.pool_files)
+    for subset in subsets:
+        if subset.run.path.resolve() != run.path.resolve():
+            raise RunError(f"the subset {subset.name!r} is of {subset.run.path}, not of {run.path}: select it again")
+    facts = gather(Context(run, subsets))
+    partly = partial_facts(run)  # comes first in the file if shards are missing
+    text = as_json({**({"partial": partly} if partly else {}), "tamis": __version__, **facts})
+    with writing(facts_path(out)) as aside, writing(out) as temporary:
+        aside.write_text(text, encoding="utf-8")
+        temporary.write_text(render(facts), encoding="utf-8")
+    return out
+
+
+def facts_path(page: Path) -> Path:
+    """Returns the path of the JSON file of a page: report.json for report.html."""
+    if page.suffix.lower() in (".html", ".htm"):
+        return page.with_suffix(".json")
+    return page.with_name(f"{page.name}.json")
+
+
+def check_page(page: Path, *, overwrite: bool = False, read: Iterable[str] = ()) -> None:
+    """Checks the page's file ending, and that neither it nor its JSON file replaces a file of another program."""
+    check_ending(page, "html", "htm")
+    kinds = {page: ("page", GENERATOR), facts_path(page): ("facts file of a page", BEGINS)}
+    for path, (what, begins) in kinds.items():
+        ours = functools.partial(_begins, text=begins)
+        check_target(path, what=what, ours=ours, overwrite=overwrite, read=read, of_runs="")
+
+
+def _begins(path: Path, text: str) -> bool:
+    try:
+        with path.open("rb") as file:
+            return text.encode() in file.read(1024)
+    except OSError:
+        return False
 
 
 def gather(context: Context) -> Facts:

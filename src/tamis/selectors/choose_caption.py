@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tamis.arrays import Float64s
-from tamis.errors import RecipeError, check_words, without_effect
+from tamis.errors import check_words, without_effect
 from tamis.ids import uniforms
 from tamis.math.order import round_half_up
 from tamis.selectors.expression import parse
@@ -118,15 +117,3 @@ class ChooseCaption:
         judged = score[table.candidates() & ~np.isnan(score)]
         n = min(round_half_up(1 - self.quantile, rows_of(table, self.of)), judged.size)
         return float(np.partition(judged, judged.size - n)[judged.size - n]) if n else np.inf
-
-
-def captions_from(steps: Iterable[Any]) -> str:
-    """Returns the column with the other captions that steps choose, "" if none does; RecipeError for several."""
-    names, waiting = set(), [*steps]
-    while waiting:
-        step = waiting.pop()
-        waiting += [inner for part in getattr(step, "parts", ()) for inner in part]
-        names |= {step.text} if isinstance(step, ChooseCaption) else set()
-    if len(names) > 1:
-        raise RecipeError(f"choose_caption: a subset can take captions from one column only, not from {sorted(names)}")
-    return "".join(names)

@@ -8,14 +8,13 @@ from itertools import takewhile
 from typing import Any
 
 from tamis.selectors.outcome import NotAskedError, Outcome, Step, run_steps
-from tamis.selectors.steps import AllOf
 from tamis.store.table import Table
 
 #: Columns that every row has.
 _ALWAYS = {"status", "key"}
 
 
-def flattened(steps: Sequence[Step]) -> list[Step]:
+def flattened(steps: Sequence[Any]) -> list[Step]:
     """Returns steps with the last pointwise steps of parts of `all_of` moved behind it.
 
     Every part judges the whole pool, and only rows that all parts keep stay: what a part says of single rows need not
@@ -23,7 +22,7 @@ def flattened(steps: Sequence[Step]) -> list[Step]:
     """
     found: list[Step] = []
     for step in steps:
-        if not isinstance(step, AllOf):
+        if step.name != "all_of":
             found.append(step)
             continue
         ends = [len(part) - len(list(takewhile(_is_pointwise, reversed(part)))) for part in step.parts]

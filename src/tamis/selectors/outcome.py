@@ -440,3 +440,15 @@ def run_steps(table: Table, steps: Sequence[Step]) -> Outcome:
     keep: Any = dropped[:] if len(table) <= _IN_MEMORY else dropped
     left = {name: None if values is None else values * dropped[:] for name, values in chosen.items()}
     return Outcome(keep, dropped.codes, tuple(funnel), tuple(dropped.reasons), tuple(dropped.cuts), **left)
+
+
+def captions_from(steps: Iterable[Any]) -> str:
+    """Returns the column with the other captions that steps choose, "" if none does; RecipeError for several."""
+    names, waiting = set(), [*steps]
+    while waiting:
+        step = waiting.pop()
+        waiting += [inner for part in getattr(step, "parts", ()) for inner in part]
+        names |= {step.text} if step.name == "choose_caption" else set()
+    if len(names) > 1:
+        raise RecipeError(f"choose_caption: a subset can take captions from one column only, not from {sorted(names)}")
+    return "".join(names)

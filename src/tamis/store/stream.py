@@ -23,12 +23,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tamis.arrays import Pixels, Rows
-from tamis.data import Member, Sample
+from tamis.data import ORIENTATION, Member, Sample
 from tamis.errors import RunError, SampleError, TamisError, at_least_one, unknown_message
 from tamis.ids import content_uid, format_uid, image_xxh3
 from tamis.pool import Shard
 from tamis.pool.files import is_remote
-from tamis.pool.images import ORIENTATION, decode, pixels_in
+from tamis.pool.images import decode, pixels_in
 from tamis.pool.source import Problem, SampleFiles, SampleReader, too_many_bytes
 from tamis.store import parts
 from tamis.store.run import Run
@@ -82,7 +82,7 @@ class KeptSample:
         caption: None also if it cannot be judged (missing, empty, not UTF-8). For a subset: the text that was chosen.
         alt_text: if `caption` is another text: the alt-text in the pool, "" without one; None if it is the alt-text.
         image: the bytes of the image file.
-        orientation: how to turn `image` upright (`tamis.pool.images.EXIF_WORDS`), if its file has lost that; else None.
+        orientation: how to turn `image` upright (`tamis.data.EXIF_WORDS`), if its file has lost that; else None.
         pixels: (height, width, 3) uint8 RGB, upright.
         files: {extension: bytes} of all files. For a table: the image, the caption as txt, the row as json.
         problem: why a requested field is missing; None if none is.

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 import xxhash
 from numpy.typing import NDArray
 
-from tamis.arrays import Captions, Mask, Rows, Times
+from tamis.arrays import Captions, Mask, Rows, Times, as_arrow
 from tamis.errors import DamageError, RunError, nearest
 from tamis.html import html_table
 from tamis.ids import SUBSET_DTYPE
@@ -204,10 +204,13 @@ class Subset:
             for shard, span in ranges.items():
                 rows = np.flatnonzero(self.keep[span])
                 if rows.size:
-                    zeros, name = np.zeros(rows.size, np.int32), pa.array([shard], pa.string())
-                    more = [values[span][rows] for values in chosen.values()]
-                    columns = [pa.DictionaryArray.from_arrays(zeros, name), rows, *more]
-                    writer.write_table(pa.table(columns, schema=schema))
+                    name = shard.encode()
+                    ends = pa.py_buffer(np.array([0, len(name)], np.int32))
+                    names = pa.StringArray.from_buffers(1, ends, pa.py_buffer(name))
+                    columns = [rows, *(values[span][rows] for values in chosen.values())]
+                    zeros, *arrays = map(as_arrow, (np.zeros(rows.size, np.int32), *columns))
+                    shards = pa.DictionaryArray.from_arrays(zeros, names)
+                    writer.write_table(pa.table([shards, *arrays], schema=schema))
             if codes is not None:
                 begin, codec = sink.tell(), pa.Codec("zstd")
                 lengths = [sink.write(codec.compress(codes[span].tobytes(), asbytes=True)) for span in ranges.values()]

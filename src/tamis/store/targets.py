@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import glob
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
 
-from fsspec.utils import glob_translate
-
 from tamis.data import KEEPS
 from tamis.errors import RunError
-from tamis.pool.files import is_remote, literal_end, stamp
+from tamis.pool.files import glob_pattern, is_remote, literal_end, stamp
 from tamis.processes import TEMPORARY, in_work, temporary_name
 from tamis.storage import check_path, check_writable, explained_errors, sweep, watchers
 from tamis.store.checked import read_record, write_record
@@ -88,7 +85,7 @@ def lists(pool: str, file: str) -> bool:
         return False
     end = literal_end(pool)
     whole = f"{glob.escape(os.path.realpath(pool[:end]))}/{pool[end:]}"
-    return fnmatch(file, whole) if "**" in whole else re.match(glob_translate(whole), file) is not None
+    return fnmatch(file, whole) if "**" in whole else glob_pattern(whole).match(file) is not None
 
 
 @contextmanager

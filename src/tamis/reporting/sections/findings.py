@@ -11,9 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tamis.arrays import Mask
-from tamis.data import STATUSES
+from tamis.data import ORIENTATION, STATUSES
 from tamis.errors import RecipeError, plural
-from tamis.pool.images import ORIENTATION
 from tamis.reporting.context import Context, Facts
 from tamis.reporting.formats import in_words, share, status_words
 from tamis.reporting.pairs import Group, first_of_each, shown_groups
