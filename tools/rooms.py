@@ -1,8 +1,8 @@
 """Draws which room imports which: `python -m tools.rooms [--arrows]`.
 
 A room is a package directly under `tamis`, or `tamis_lab`; the module `tamis` itself only names their functions. An
-arrow is an import from one room to another, also inside functions, but not for type checking only. A room's floor is the
-longest way down from it; rooms that import each other in a circle share one. Exits with 1 if there is a circle.
+arrow is an import from one room to another, also inside functions, but not for type checking only. A room's floor is
+the longest way down from it; rooms that import each other in a circle share one. Exits with 1 if there is a circle.
 """
 
 from __future__ import annotations
