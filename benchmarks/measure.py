@@ -95,10 +95,11 @@ def versus(
     left, right = ([getattr(one, by) / (GIB if by == "peak_bytes" else 1) for one in side] for side in (ours, theirs))
     ratios = [other / mine for mine, other in zip(left, right, strict=True)]
     figures = [count / statistics.median(side) if count else statistics.median(side) for side in (left, right)]
-    peaks = {
-        "peak GiB, ours and theirs": [round(max(one.peak_bytes for one in side) / GIB, 2) for side in (ours, theirs)]
+    settings |= {
+        "ratio of each pair": [round(ratio, 2) for ratio in ratios],
+        "CPU seconds, ours and theirs": [round(statistics.median(x.cpu_seconds for x in s), 4) for s in (ours, theirs)],
+        "peak GiB, ours and theirs": [round(max(x.peak_bytes for x in s) / GIB, 2) for s in (ours, theirs)],
     }
-    settings |= {"ratio of each pair": [round(ratio, 2) for ratio in ratios]} | peaks
     return Case(name, unit, *figures, statistics.median(ratios), target, settings)
 
 
@@ -140,9 +141,8 @@ def benchmark(about: str | None, parts: Mapping[str, Callable[[Path, Any], list[
                 for key, setting in case.settings.items():
                     print(f"    {key}: {setting}")
     if given.json:
-        machine = {"processor": processor(), "machine": platform.machine(), "python": platform.python_version()}
-        name = Path(sys.argv[0]).stem
-        print(json.dumps({"name": name, "cases": [asdict(case) for case in cases], "machine": machine}, default=str))
+        facts = {"name": Path(sys.argv[0]).stem, "cases": [asdict(case) for case in cases], "processor": processor()}
+        print(json.dumps(facts, default=str))
 
 
 def processor() -> str:
