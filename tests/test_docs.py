@@ -132,18 +132,6 @@ def test_the_docs_know_every_shared_feature_and_what_its_class_says() -> None:
     assert told == facts
 
 
-def test_the_detector_that_the_docs_write_works(place: Path) -> None:
-    pytest.importorskip("cv2")
-    (detector,) = blocks(ROOT / "docs" / "signals.md", "python")
-    use = """
-import tamis
-from tamis.signals import TextArea
-run = tamis.score("pool", run="run", signals=[TextArea(boxes=LowerThird())], quiet=True)
-assert abs(run.to_numpy("text_area") - 1 / 3).max() < 0.02
-"""
-    good(python(detector + use))
-
-
 @pytest.mark.parametrize(("package", "numbers"), [("torch", [1, 2]), ("webdataset", [3]), ("datasets", [4])])
 def test_the_loops_over_samples_that_the_docs_write_run(
     place: Path, package: str, numbers: list[int], monkeypatch: pytest.MonkeyPatch

@@ -1,4 +1,4 @@
-"""What each command prints: transcripts/*.txt, and a new user's path in docs/transcript.md, run again and compared.
+"""What each command prints: transcripts/*.txt, and a new user's path in new_user.md, run again and compared.
 
 A line that begins with "$ " is a command; what follows is its standard output, lines of standard error after "! ", and
 the exit code if it is not 0. `TAMIS_WRITE=1 pytest tests/cli/test_transcripts.py` writes them from what is printed now:
@@ -26,7 +26,7 @@ import tamis as package
 from tamis.lab import make_pool
 
 TRANSCRIPTS = Path(__file__).parent / "transcripts"
-PAGE = Path(__file__).parents[2] / "docs" / "transcript.md"
+PAGE = TRANSCRIPTS / "new_user.md"
 
 #: What differs from one run to the next.
 PASSING = (

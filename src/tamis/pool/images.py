@@ -77,6 +77,8 @@ def decode(
     (`_PIXEL_BYTES`). `orientation`, in `EXIF_WORDS`, is the original's: it turns an image that was encoded again
     without its EXIF.
 
+    Not decoded at half size, which libjpeg can: scores would depend on how an image was read.
+
     Raises SampleError with status image_broken, image_too_large or image_refused, and a reason.
     """
     return _upright(data, max_pixels, transparency, orientation).pixels

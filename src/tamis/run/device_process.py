@@ -2,7 +2,8 @@
 
 A worker reads, decodes, computes the nodes that need no device, and writes the parts. For all other nodes it asks the
 device's process, batch by batch: arrays travel through shared memory, everything else through a socket. So a GPU holds
-its models once, however many workers feed it.
+its models once, however many workers feed it. Threads of one process could not: the work around libjpeg holds the
+interpreter lock.
 
 The process computes one batch at a time and announces each to its sender. If it dies, the shard of that batch fails;
 all other workers ask the process that replaces it.

@@ -150,6 +150,7 @@ class ShardWorker:
         report.rows, report.statuses = before + done, report.statuses + kept.statuses
         reader = BatchReader(self.plan, task, self._index(task), self.decoders, kept)
         if making_index:
+            # The index says of every image whether it decodes, whichever signals run first. A header does not tell.
             batches = reader.from_file(decodes=True, keeps_pixels=reads_files(nodes))
         else:
             batches = reader.as_indexed(decodes=DecodedImages() in nodes) if reads_file else reader.from_index()

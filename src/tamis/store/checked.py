@@ -1,9 +1,10 @@
 """Reads and writes Parquet, `.npy` and JSON files of a run so that every changed bit is found.
 
 A part holds the names of its shard and folder, its number of rows and a hash of the shard's uids. Parquet pages have
-checksums, verified when they are read. The footer holds a *seal* of two hashes: one of the footer, verified when the
-file is opened, and one of all bytes before it, verified by `tamis check` and for subsets. A `.npy` file ends with the
-same facts and a hash. A JSON object has a hash of its other keys.
+checksums, verified when they are read. These do not cover page headers and the footer, so the footer holds a *seal* of
+two hashes: one of the footer, verified when the file is opened, and one of all bytes before it, verified by
+`tamis check` and for subsets. A `.npy` file ends with the same facts and a hash. A JSON object has a hash of its other
+keys.
 
 The hashes find damage and mix-ups. They are not signatures: a program that can write to a run can write hashes too.
 Other readers (DuckDB, polars) do not verify page checksums.
