@@ -5,9 +5,8 @@ three scores, its first line moved a little each time, with the histograms of al
 from disk with the report's histograms.
 
 `map`: a stored map of a thousand islands. From the click on Map to the frame that shows the points, and frames a
-second while the mouse drags it; "drawn" is the median number of points in a frame. No other component could be
-compared: deepscatter may not be sold, regl-scatterplot builds code that the page's policy forbids, embedding-atlas
-needs WebGPU.
+second while the mouse drags it; "drawn" is the median number of points in a frame. There is nothing to compare with:
+deepscatter may not be sold, regl-scatterplot needs what the page's policy forbids, embedding-atlas WebGPU.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def captions_of(folder: str | None) -> list[str]:
 def save_student(folder: Path, captions: Sequence[str]) -> str:
     """Saves a DistilRoBERTa of random weights with a byte-level tokenizer that these captions trained."""
     import torch
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast, RobertaConfig, RobertaForSequenceClassification
 
     torch.manual_seed(0)
@@ -49,7 +49,6 @@ def save_student(folder: Path, captions: Sequence[str]) -> str:
     RobertaForSequenceClassification(config).save_pretrained(folder)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=VOCABULARY, special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False,

@@ -1,4 +1,4 @@
-"""Runs that are written without scoring a pool: only what a benchmark reads is in them."""
+"""Runs that are written without scoring a pool. They hold only what a benchmark reads."""
 
 from __future__ import annotations
 

@@ -247,8 +247,8 @@ def lazy(root: Path, given: Any) -> list[Case]:
     pool = given.pool or root / "pool"
     if not given.pool:
         make_pool(root / "pool", pairs=given.pairs or (1_000 if given.quick else 2_000))
-    models = {"clip": {"model": "lab/clip"}, "tmars": {"model": "lab/clip"}, "sieve": {"captioner": "lab/captioner"}}
-    models["sieve"]["encoder"] = "minilm"
+    captions = {"captioner": "lab/captioner", "encoder": "minilm"}
+    models = {"clip": {"model": "lab/clip"}, "tmars": {"model": "lab/clip"}, "sieve": captions}
     recipe: dict[str, Any] = {"name": "lazy", "signals": [{name: models[name]} for name in models], "select": []}
     (root / "signals.yaml").write_text(json.dumps(recipe))
     full = spend(lambda: command("score", pool, "--run", root / "full", "--recipe", root / "signals.yaml"))
