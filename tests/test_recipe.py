@@ -22,7 +22,7 @@ from tamis.selectors.expression import parse
 from tamis.signals import CaptionLength, ClipScore, TextArea
 from tamis.signals.classes import class_names, load_nouns, synset_names
 from tamis.store.run import INDEX_NUMBERS, INDEX_WORDS
-from tamis.store.table import Table
+from tamis.store.table import MemoryTable
 
 NAN = np.nan
 RULE = {"at_least": {"score": "a", "value": 1}}
@@ -234,7 +234,7 @@ def test_deep_expressions_end_in_our_own_error_and_what_is_just_deep_enough_is_e
     with pytest.raises(RecipeError):
         parse(text)
     for good in ("minmax(" + "+".join(["a"] * 95) + ")", "minmax(" + "-" * 94 + "a)", "rank(" * 6 + "a" + ")" * 6):
-        values = parse(good).values(Table.of({"a": np.array([0.0, 0.5, 1.0])}))
+        values = parse(good).values(MemoryTable({"a": np.array([0.0, 0.5, 1.0])}))
         np.testing.assert_allclose(values, [0.0, 0.5, 1.0])
 
 

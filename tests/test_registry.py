@@ -75,7 +75,7 @@ class Quiet:
 
         for _ in table.map(["shouting"], judge):
             pass
-        candidates = table.candidates()
+        candidates = table.candidates
         return verdict(self, keep & candidates, np.zeros(len(table), bool), candidates, "too loud")
 
 

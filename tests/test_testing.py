@@ -247,7 +247,7 @@ class Above:
             a[place] = columns[self.score]
 
         list(table.map([self.score], read))
-        candidates = table.candidates()
+        candidates = table.candidates
         with np.errstate(invalid="ignore"):
             keep = np.asarray(good(a), bool)
         return verdict(self, keep & candidates, np.isnan(a) & candidates, candidates, "too low", 0.1)
@@ -269,7 +269,7 @@ def counted(found: Selection, **counts: int) -> Selection:
 
 
 def shrink(self: Any, table: Table, found: Selection) -> Selection:
-    table.candidates()[:] = found.keep
+    table.candidates[:] = found.keep
     return found
 
 
@@ -291,7 +291,7 @@ FAULTY_STEPS: list[tuple[Callable[[], Any], str]] = [
     (lambda: selects(lambda s, t, f: s.judged(t, first_alone(t))), "in another order"),
     (lambda: selects(shrink), "candidates"),
     (lambda: selects(lambda s, t, f: s.judged(t, lambda a: a > 0.1 + next(TURN) % 2)), "a second time"),
-    (lambda: selects(lambda s, t, f: s.judged(t, lambda a: a >= a[t.candidates()].max())), "zero-size array"),
+    (lambda: selects(lambda s, t, f: s.judged(t, lambda a: a >= a[t.candidates].max())), "zero-size array"),
     (lambda: step(select=lambda self, table: replace(self, missing="drop").judged(table, lambda a: a > 0.1)), "error`"),
     (lambda: selects(lambda s, t, f: s.judged(t, lambda a: a > vars(s).get("more", 0)), **FORGETFUL), "pickling"),
     (lambda: selects(lambda s, t, f: replace(f, facts={"rows": f.keep})), "JSON"),

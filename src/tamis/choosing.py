@@ -79,9 +79,11 @@ def select(
     opened = open_run(run, partial=partial)
     columns = columns_read(chosen, opened, any_model=any_model)
     text = captions_from(chosen.steps)
-    with engine.reading() if engine else nullcontext() as spread:
+    with engine.reading() if engine else nullcontext() as run_on_cluster:
+        table = opened.table(columns)
+        table.run_on_cluster = run_on_cluster
         try:
-            outcome = run_asked(dataclasses.replace(opened.table(columns), spread=spread), chosen.steps)
+            outcome = run_asked(table, chosen.steps)
         except NotAskedError as error:
             raise RunError(_how_to_ask(error, columns.get(error.column, error.column), opened)) from error
     used = makers_of(chosen, opened, columns)

@@ -35,6 +35,7 @@ from tamis.scoring import Scoring, assembled, derive
 from tamis.selectors.lazily import arranged
 from tamis.selectors.outcome import NotAskedError, Step, describe, run_steps
 from tamis.store import Run, manifest, open_run
+from tamis.store.run import RunTable
 
 if TYPE_CHECKING:
     from tamis.store.table import Table
@@ -153,7 +154,7 @@ def score_lazily(
     def left(among: Mask | None) -> Mask:
         """Returns the rows that the steps leave which come before those that need more scores."""
         first = takewhile(lambda step: not any(_reads(step, entry, recipe) for entry in later), order)
-        return run_steps(run.table(columns).among(among), list(first)).keep
+        return run_steps(run.table(columns).with_candidates(among), list(first)).keep
 
     def correct() -> None:
         nonlocal order
@@ -162,7 +163,7 @@ def score_lazily(
             rows = left(pilot)
             if rows.sum() >= _SAMPLE:
                 price = {entry: _cost(took, [entry]) or 1.0 for entry in later}
-                order = _ordered(recipe, run.table(columns).among(rows), price)
+                order = _ordered(recipe, run.table(columns).with_candidates(rows), price)
         except RecipeError:  # rows without a value: the step that meets all of them will report it
             pass
 
@@ -208,7 +209,7 @@ def _applied(
 
 def _ordered(recipe: Recipe, table: Table, price: Mapping[Entry, float]) -> list[Step]:
     """Returns the steps; those that commute by the price of what they read over the share of candidates they drop."""
-    rows = np.count_nonzero(table.candidates())
+    rows = np.count_nonzero(table.candidates)
 
     def rank(step: Step) -> float:
         cost = sum(one for entry, one in price.items() if _reads(step, entry, recipe))
@@ -228,6 +229,18 @@ def _arranged(recipe: Recipe, rank: Callable[[Step], float]) -> list[Step]:
     )
 
 
+class _Sampled(RunTable):
+    """The rows of a scored sample, as if only some rows were scored by the signals that wait."""
+
+    def __init__(self, run: Run, columns: Mapping[str, str], masks: Mapping[Entry, Mask]) -> None:
+        super().__init__(run, columns)
+        self._masks = masks
+
+    def asked(self, name: str) -> Mask | None:
+        entry = _entry_of(self._name(name), self.run, list(self._masks))
+        return None if entry is None else self._masks[entry]
+
+
 def _measured(recipe: Recipe, run: Run, took: Mapping[str, float], pairs: int | None) -> LazyPlan:
     """Returns the plan by a scored sample: its costs, and the rows that its steps need."""
     rows, reading = max(1, len(run)), took[READING]
@@ -241,7 +254,7 @@ def _measured(recipe: Recipe, run: Run, took: Mapping[str, float], pairs: int | 
         """Returns the share of the sample that each waiting signal judges."""
         masks: dict[Any, Mask] = {entry: np.zeros(len(run), bool) for entry in waiting}
         steps = [replace(one, n=round_half_up(scale, one.n)) if getattr(one, "n", None) else one for one in order]
-        some = replace(table, asked=lambda name: masks.get(_entry_of(columns.get(name, name), run, waiting)))
+        some = _Sampled(run, columns, masks)
         keep = _applied(lambda: (run, some, steps), columns, masks, lambda entry, rows: None)
         return {entry: float((mask if mask.any() else keep).mean()) for entry, mask in masks.items()}
 

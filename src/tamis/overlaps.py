@@ -22,7 +22,7 @@ from tamis.selectors.not_in import NotIn, References, thumbnails
 from tamis.signals.image_hash import colours_of, hashes_of, lightness_of
 from tamis.store import Run, open_run
 from tamis.store.stream import samples_of
-from tamis.store.table import Table
+from tamis.store.table import MemoryTable
 
 
 def _saved(image: Image.Image) -> Image.Image:
@@ -125,7 +125,7 @@ def _recall(step: NotIn, run: Run, planted: int) -> dict[str, Estimate]:
     found = {}
     for name, change in CHANGES.items():
         changed = [np.asarray(change(Image.fromarray(image))) for image in images]
-        pairs, _ = alone.find(Table.of(_hashed(changed)), among)
+        pairs, _ = alone.find(MemoryTable(_hashed(changed)), among)
         right = pairs["copy"] & (pairs["row"] == pairs["reference"])
         found[name] = share_interval(int(np.count_nonzero(right)), len(images))
     return found

@@ -30,7 +30,7 @@ from tamis.pool.texts import read_captions_file, read_texts
 from tamis.selectors.expression import parse
 from tamis.store import Run
 from tamis.store.subset import FACTS, Subset
-from tamis.store.table import Table
+from tamis.store.table import MemoryTable
 
 _MAX_PIXELS = 200_000
 
@@ -135,7 +135,7 @@ def expression(data: bytes) -> None:
         assert len(str(error)) < 2_000  # noqa: PT017
         return
     columns = {name: np.linspace(0, 1, 5, dtype=np.float32) for name in parsed.columns}
-    values = parsed.values(Table.of(columns))
+    values = parsed.values(MemoryTable(columns))
     assert values.shape == (5,)
     assert values.dtype == np.float64
 

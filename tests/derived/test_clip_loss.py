@@ -25,7 +25,7 @@ from tamis.selectors import NormSimD
 from tamis.store import Run
 from tamis.store.checked import write_array
 from tamis.store.manifest import describe
-from tamis.store.table import Table
+from tamis.store.table import MemoryTable, Table
 
 Array = np.ndarray[Any, Any]
 
@@ -46,7 +46,7 @@ def table_of(images: Array, texts: Array, order: Array | None = None, block: int
     order = np.arange(len(images)) if order is None else order
     uids = np.zeros(len(images), np.uint64), order.astype(np.uint64)
     columns = {"image_embedding": images[order], "text_embedding": texts[order]}
-    return Table.of(columns, uids=uids, block=block)
+    return MemoryTable(columns, uids=uids, block=block)
 
 
 def test_two_pairs_by_hand() -> None:
@@ -138,7 +138,7 @@ def test_rows_of_one_uid_meet_in_a_batch_by_chance_only() -> None:
     kind = np.arange(128) % 32
     vectors = np.eye(32, dtype=np.float32)[kind]
     uids = np.zeros(128, np.uint64), kind.astype(np.uint64)
-    table = Table.of({"image_embedding": vectors, "text_embedding": vectors}, uids=uids)
+    table = MemoryTable({"image_embedding": vectors, "text_embedding": vectors}, uids=uids)
     found = ClipLoss(batch=8, repeats=1, temperature=0.01).compute(table, unsaved)
     met = np.exp(-found["clip_loss"] / 0.01)
     assert met.mean() == pytest.approx(1 + 3 * 7 / 127, abs=0.2)
@@ -151,7 +151,7 @@ def test_rows_without_an_embedding_are_in_no_sum() -> None:
     found = ClipLoss(repeats=2).compute(table_of(without, texts), unsaved)["clip_loss"]
     there = np.setdiff1d(np.arange(30), [4, 9])
     assert np.isnan(found[[4, 9]]).all()
-    alone = Table.of(
+    alone = MemoryTable(
         {"image_embedding": images[there], "text_embedding": texts[there]},
         uids=(np.zeros(28, np.uint64), there.astype(np.uint64)),
     )
@@ -238,18 +238,18 @@ def slow_most_alike(vectors: Array, n: int, rounds: int, start: Array) -> list[i
 def test_the_rows_that_stay_are_those_of_plain_rounds(n: int, rounds: int) -> None:
     stored = pairs(60, 5)[0].astype(np.float16)
     step = NormSimD(fraction=n / 60, rounds=rounds)
-    found = step.select(Table.of({"image_embedding": stored}))
+    found = step.select(MemoryTable({"image_embedding": stored}))
     vectors = unit_rows(stored).astype(float)
     assert np.flatnonzero(found.keep).tolist() == sorted(slow_by_uid(vectors, n, rounds))
     candidates = np.arange(60) < 40  # the first round's sum is over the pool
-    some = step.select(Table.of({"image_embedding": stored}).among(candidates))
+    some = step.select(MemoryTable({"image_embedding": stored}).with_candidates(candidates))
     assert np.count_nonzero(some.keep) == round(n / 60 * 40)
-    whole = Table.of({"image_embedding": stored}, uids=(np.zeros(60, np.uint64), np.arange(60, dtype=np.uint64)))
+    whole = MemoryTable({"image_embedding": stored}, uids=(np.zeros(60, np.uint64), np.arange(60, dtype=np.uint64)))
     assert (
         NormSimD(fraction=0.5, rounds=10**30).select(whole).keep == NormSimD(fraction=0.5, rounds=30).select(whole).keep
     ).all()
     order = np.random.default_rng(2).permutation(60)
-    moved = Table.of({"image_embedding": stored[order]}, uids=(np.zeros(60, np.uint64), order.astype(np.uint64)))
+    moved = MemoryTable({"image_embedding": stored[order]}, uids=(np.zeros(60, np.uint64), order.astype(np.uint64)))
     assert (step.select(moved).keep == step.select(whole).keep[order]).all()
 
 

@@ -17,7 +17,7 @@ from tamis.derived import ConceptWeight, Entries
 from tamis.errors import RecipeError
 from tamis.store import Run
 from tamis.store.subset import Subset
-from tamis.store.table import Table
+from tamis.store.table import MemoryTable
 
 pytest.importorskip("ahocorasick")
 
@@ -30,7 +30,7 @@ def make(name: str, made: Any) -> Any:
 def matched(captions: list[str | None], entries: str, folder: Path, **table: int) -> list[str | None]:
     path = folder / "entries.txt"
     path.write_text(entries, encoding="utf-8")
-    found = Entries(entries_from=str(path)).compute(Table.of({"caption": captions}, **table), make)
+    found = Entries(entries_from=str(path)).compute(MemoryTable({"caption": captions}, **table), make)
     words: list[str | None] = found["entries"].to_pylist()
     counts = [len(text.split("\t")) if text else 0 if text is not None else np.nan for text in words]
     np.testing.assert_array_equal(found["n_entries"], counts)
@@ -78,7 +78,7 @@ def test_the_pools_own_entries_are_those_of_a_plain_count(pairs: int, monkeypatc
     rng = np.random.default_rng(1)
     captions = [" ".join(rng.choice(["red", "dog", "a", "cat,", "1", "x"], 5)) for _ in range(40)]
     captions += ["new york city"] * 6
-    found = Entries(least=6, association=2.0).compute(Table.of({"caption": captions}, block=9), make)
+    found = Entries(least=6, association=2.0).compute(MemoryTable({"caption": captions}, block=9), make)
     names = {entry for text in found["entries"].to_pylist() for entry in text.split("\t") if entry}
     assert names == plain_pairs(captions, 6, 2.0)
     assert {"new york", "york city"} < names
@@ -87,7 +87,7 @@ def test_the_pools_own_entries_are_those_of_a_plain_count(pairs: int, monkeypatc
 
 def test_words_of_wordnet_are_added(tmp_path: Path) -> None:
     (tmp_path / "index.noun").write_text("  1 licence\nfire_engine n 1 0\ndog n 1 0\n")
-    found = Entries(least=9, wordnet=str(tmp_path)).compute(Table.of({"caption": ["a fire engine", "a dog"]}), make)
+    found = Entries(least=9, wordnet=str(tmp_path)).compute(MemoryTable({"caption": ["a fire engine", "a dog"]}), make)
     assert found["entries"].to_pylist() == ["fire engine", "dog"]
 
 
@@ -112,7 +112,7 @@ def test_a_pool_is_balanced_from_the_command_line(tamis: Tamis, tmp_path: Path) 
 
 
 def test_files_that_hold_no_entries_are_named(tmp_path: Path) -> None:
-    table = Table.of({"caption": ["a dog"]})
+    table = MemoryTable({"caption": ["a dog"]})
     kind = "must be UTF-8 text with"
     for content, message in (
         (b"[1]", kind),
@@ -135,7 +135,7 @@ def test_concept_weights_are_those_of_a_plain_count(tmp_path: Path) -> None:
     np.save(tmp_path / "concepts.npy", np.eye(3, dtype=np.float32))
     images = np.array([[2, 1, 0], [3, 0, 1], [1, 0, 0], [0.1, 9, 0], [np.nan] * 3], np.float16)
     made = ConceptWeight(concepts=str(tmp_path / "concepts.npy"), k=1)
-    found = made.compute(Table.of({"image_embedding": images}, block=2), make)["concept_weight"]
+    found = made.compute(MemoryTable({"image_embedding": images}, block=2), make)["concept_weight"]
     np.testing.assert_allclose(found, [2 / 3, 2 / 3, 2 / 3, 2, np.nan], rtol=1e-6)
     rng = np.random.default_rng(0)
     images, concepts = (rng.normal(size=(n, 8)).astype(np.float32) for n in (300, 20))
@@ -145,8 +145,8 @@ def test_concept_weights_are_those_of_a_plain_count(tmp_path: Path) -> None:
     counts = [sum(concept in some for some in near) for concept in range(20)]
     plain = np.array([sum(1 / counts[concept] for concept in some) for some in near])
     made = ConceptWeight(concepts=str(tmp_path / "concepts.npy"), k=4)
-    found = made.compute(Table.of({"image_embedding": images}, block=77), make)["concept_weight"]
+    found = made.compute(MemoryTable({"image_embedding": images}, block=77), make)["concept_weight"]
     np.testing.assert_allclose(found, plain / plain.mean(), rtol=1e-5)
     np.save(tmp_path / "concepts.npy", np.eye(3, dtype=np.float32))
     with pytest.raises(RecipeError, match=r"the concepts \(3\) and image_embedding \(8\)"):
-        made.compute(Table.of({"image_embedding": images}), make)
+        made.compute(MemoryTable({"image_embedding": images}), make)

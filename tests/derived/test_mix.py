@@ -16,7 +16,7 @@ from tamis.derived.mix import Mix
 from tamis.errors import RecipeError
 from tamis.recipe import build
 from tamis.store.subset import Subset
-from tamis.store.table import Table
+from tamis.store.table import MemoryTable, Table
 from tamis.train.mix import train_mix
 
 
@@ -27,7 +27,7 @@ def mixed(mix: Mix, table: Table) -> Any:
 def test_a_case_worked_by_hand() -> None:
     """1, 2, 3 have mean 2 and deviation √(2/3); a constant adds nothing; a missing value leaves no sum."""
     columns = {"a": np.array([1, 2, 3, np.nan], np.float32), "b": np.full(4, 5, np.float32)}
-    found = mixed(Mix(terms={"a": 2, "b": -1}), Table.of(columns))
+    found = mixed(Mix(terms={"a": 2, "b": -1}), MemoryTable(columns))
     np.testing.assert_allclose(found["mix"], [-(6**0.5), 0, 6**0.5, np.nan], rtol=1e-6)
     np.testing.assert_allclose(found["moments.npy"], [[2, (2 / 3) ** 0.5], [5, 0]])
 
@@ -41,10 +41,10 @@ def test_a_file_holds_its_own_moments_and_embeddings(tmp_path: Path) -> None:
     mix = Mix(weights=str(tmp_path / "w.yaml"))
     assert mix.reads == {"a", "v"}
     vectors = np.array([[0.6, 0.8], [np.nan, np.nan]], np.float16)
-    found = mixed(mix, Table.of({"a": np.array([3, 3], np.float32), "v": vectors}))["mix"]
+    found = mixed(mix, MemoryTable({"a": np.array([3, 3], np.float32), "v": vectors}))["mix"]
     np.testing.assert_allclose(found, [0.55, np.nan], atol=2e-3)  # the embeddings are float16
     with pytest.raises(RecipeError, match="another model"):
-        mixed(mix, Table.of({"a": np.ones(1, np.float32), "v": np.ones((1, 4), np.float16)}))
+        mixed(mix, MemoryTable({"a": np.ones(1, np.float32), "v": np.ones((1, 4), np.float16)}))
 
 
 def test_blocks_and_row_order_do_not_matter() -> None:
@@ -52,13 +52,13 @@ def test_blocks_and_row_order_do_not_matter() -> None:
     a, b = rng.normal(9, 1, (2, 10_000)).astype(np.float32)
     order = rng.permutation(a.size)
     mix = Mix(terms={"a": 0.6, "b": 0.4})
-    whole = mixed(mix, Table.of({"a": a, "b": b}))["mix"]
-    other = mixed(mix, Table.of({"a": a[order], "b": b[order]}, block=777))["mix"]
+    whole = mixed(mix, MemoryTable({"a": a, "b": b}))["mix"]
+    other = mixed(mix, MemoryTable({"a": a[order], "b": b[order]}, block=777))["mix"]
     np.testing.assert_allclose(other, whole[order], atol=1e-5)
 
 
 def test_a_column_without_any_value_is_refused() -> None:
-    table = Table.of({"a": np.ones(3, np.float32), "b": np.array([np.nan, np.inf, np.nan], np.float32)})
+    table = MemoryTable({"a": np.ones(3, np.float32), "b": np.array([np.nan, np.inf, np.nan], np.float32)})
     with pytest.raises(RecipeError, match="no row has a finite value of 'b'"):
         mixed(Mix(terms={"a": 1, "b": 1}), table)
 

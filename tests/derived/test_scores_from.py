@@ -174,14 +174,14 @@ def test_damaged_files(run: Run, tmp_path: Path) -> None:
 
 
 def test_equal_keys_in_several_shards_need_uids(tmp_path: Path) -> None:
-    from tamis.store.table import Table
+    from tamis.store.table import MemoryTable
 
     path = written(tmp_path / "scores.csv", {"key": ["a"], "new": [1]})
     signal = ScoresFrom(path=path, by="key")
-    within = Table.of({"key": ["b", "a", "a"]})  # captions of one image
+    within = MemoryTable({"key": ["b", "a", "a"]})  # captions of one image
     np.testing.assert_array_equal(signal.compute(within, None)["new"], [np.nan, 1, 1])  # type: ignore[arg-type]
     with pytest.raises(RecipeError, match="the same keys: join by uid"):
-        signal.compute(Table.of({"key": ["a", "b", "a"]}, block=2), None)  # type: ignore[arg-type]
+        signal.compute(MemoryTable({"key": ["a", "b", "a"]}, block=2), None)  # type: ignore[arg-type]
 
 
 def test_a_recipe_reads_and_votes_on_what_was_made_elsewhere(run: Run, tmp_path: Path, tamis: Tamis) -> None:

@@ -12,11 +12,11 @@ from factories import write_run
 import tamis
 from tamis.derived.vote import Vote
 from tamis.errors import RecipeError, RunError
-from tamis.store.table import Table
+from tamis.store.table import MemoryTable
 
 
 def votes(columns: dict[str, Any], block: int = 1 << 20, **settings: Any) -> Any:
-    table = Table.of({name: np.asarray(values, np.float32) for name, values in columns.items()}, block=block)
+    table = MemoryTable({name: np.asarray(values, np.float32) for name, values in columns.items()}, block=block)
     return Vote(**settings).compute(table, lambda name, make: make())
 
 

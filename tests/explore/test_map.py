@@ -21,7 +21,7 @@ from tamis.explore.layout import positions, top_words
 from tamis.explore.near import Near, inside_polygon
 from tamis.explore.queries import LEVELS, Explorer
 from tamis.store import parts
-from tamis.store.table import Table
+from tamis.store.table import MemoryTable, Table
 
 ALL = {"select": []}
 CUT = {"select": [{"at_least": {"score": "words", "value": 6, "missing": "drop"}}]}
@@ -37,7 +37,7 @@ def islands(rows: int, count: int = 3) -> tuple[Table, Any]:
     which = np.arange(rows) % count
     vectors = random.normal(size=(count, 16))[which] + 0.1 * random.normal(size=(rows, 16))
     vectors[-1] = np.nan
-    return Table.of({"v": vectors.astype(np.float16)}), which
+    return MemoryTable({"v": vectors.astype(np.float16)}), which
 
 
 def run_with(vectors: Any, run: Path, to: Path) -> Path:
@@ -169,7 +169,7 @@ def test_a_row_without_a_value_has_no_colour(laid: Path) -> None:
     rows = explorer.near.layout("map_image").rows
     assert codes[rows != 5].tolist() == [NONE] * 58
     assert facts["none"] == 58
-    table = Table.of({"w": ["a", None, "b", "c"]})
+    table = MemoryTable({"w": ["a", None, "b", "c"]})
     assert places_of(table, "w", pa.chunked_array([["c", "a"]]), other=9).tolist() == [1, NONE, 9, 0]
 
 

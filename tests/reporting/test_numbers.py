@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tamis.reporting import distributions, formats
 from tamis.reporting.distributions import BARS, QUANTILES, Histogram, histograms, tallies
-from tamis.store.table import Table
+from tamis.store.table import MemoryTable
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_numbers_are_short_and_never_say_none_of_some_nor_all_of_most(written: s
 def one(values: Any, keep: list[bool] | None = None, cuts: tuple[float, ...] = (), block: int = 3) -> Histogram:
     column = np.asarray(values, np.float32)
     keeps = [np.asarray(keep, bool)] if keep is not None else []
-    return histograms(Table.of({"x": column}, block=block), ["x"], keeps, {"x": cuts})["x"]
+    return histograms(MemoryTable({"x": column}, block=block), ["x"], keeps, {"x": cuts})["x"]
 
 
 @given(st.lists(st.floats(width=32) | st.just(float("nan")), max_size=60), st.integers(1, 20))
@@ -73,5 +73,5 @@ def test_a_long_tail_is_one_bar_at_the_edge_unless_a_cut_is_in_it() -> None:
 
 def test_a_column_of_many_values_is_named_but_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distributions, "MOST", 3)
-    found = tallies(Table.of({"w": list("abcdefgh")}, block=2), ["w"], [])["w"]
+    found = tallies(MemoryTable({"w": list("abcdefgh")}, block=2), ["w"], [])["w"]
     assert (found.many, found.values) == (True, ())

@@ -15,7 +15,7 @@ import numpy as np
 from tamis import selectors as sel
 from tamis.ids import scramble, uniforms
 from tamis.math.similarity import cosines, unit_rows
-from tamis.store.table import Table
+from tamis.store.table import MemoryTable, Table
 
 NAN = float("nan")
 Row = dict[str, Any]
@@ -61,7 +61,7 @@ def table_of(rows: Sequence[Row], block: int = 4) -> Table:
     columns["tagged"] = [TAGS[row["w"]] for row in rows]
     columns |= {name: np.array([row[name] for row in rows], np.float16).reshape(-1, 3) for name in "it"}
     high, low = np.array([row["uid"] for row in rows], np.uint64).reshape(-1, 2).T
-    return Table.of(columns, uids=(high, low), block=block)
+    return MemoryTable(columns, uids=(high, low), block=block)
 
 
 def _minmax(values: Sequence[float]) -> list[float]:
@@ -266,7 +266,7 @@ def image_based(step: Any, rows: Sequence[Row], among: set[int]) -> Why:
 def norm_sim_d(step: Any, rows: Sequence[Row], among: set[int]) -> Why:
     """Which rows it takes is the matter of tests/derived/test_clip_loss.py; here it is how many."""
     why = lacking(step, rows, among, [step.embedding])
-    found = step.select(table_of(rows).among(np.array([n in among for n in range(len(rows))], bool)))
+    found = step.select(table_of(rows).with_candidates(np.array([n in among for n in range(len(rows))], bool)))
     stay = set(np.flatnonzero(found.keep).tolist())
     assert len(stay) == min(
         half_up(step.fraction, len(rows) if step.of == "pool" else len(among)), len(among - set(why))
@@ -322,7 +322,7 @@ def hash_match(step: Any, rows: Sequence[Row], among: set[int]) -> Why:
 def clipcov(step: Any, rows: Sequence[Row], among: set[int]) -> Why:
     """Which rows it takes is the matter of tests/math/test_clipcov.py; here it is which rows lack what."""
     why = lacking(step, rows, among, [step.image, step.text, step.per])
-    found = step.rank(table_of(rows).among(np.array([n in among for n in range(len(rows))], bool)))
+    found = step.rank(table_of(rows).with_candidates(np.array([n in among for n in range(len(rows))], bool)))
     return why | dict.fromkeys(among - set(why) - set(found.rows[found.stays].tolist()), "adds less")
 
 

@@ -15,7 +15,7 @@ import tamis
 from tamis.errors import RecipeError
 from tamis.ids import uniforms
 from tamis.selectors import Balance, run_steps
-from tamis.store.table import Table
+from tamis.store.table import MemoryTable
 
 ROWS = 3000
 
@@ -42,7 +42,7 @@ def as_published(entries: list[str | None], groups: list[str], t: float, seed: i
 @pytest.mark.parametrize("block", [64, 1 << 20])
 def test_it_keeps_what_the_plain_loop_keeps(block: int) -> None:
     entries, groups = captions(), ["de" if n % 5 == 0 else "en" for n in range(ROWS)]
-    table = Table.of({"entries": entries, "language": groups}, block=block)
+    table = MemoryTable({"entries": entries, "language": groups}, block=block)
     plain = Balance(t=20, seed=4, missing="drop").select(table)
     assert plain.keep.tolist() == as_published(entries, ["all"] * ROWS, 20, 4)
     assert plain.counts["missing"] == 1
@@ -53,19 +53,20 @@ def test_it_keeps_what_the_plain_loop_keeps(block: int) -> None:
 
 
 def test_the_tail_gets_a_larger_share_and_frequent_entries_about_t() -> None:
-    facts: Any = Balance(t=20, missing="drop").select(Table.of({"entries": captions()})).facts
+    facts: Any = Balance(t=20, missing="drop").select(MemoryTable({"entries": captions()})).facts
     assert facts["effective_entries_kept"] > 2 * facts["effective_entries_before"]
     first, last = facts["curve"][0], facts["curve"][-1]
     assert (first["rank"], first["entry"], first["pairs"] > 1000, first["kept"] < first["pairs"] / 2) == (1, "e1", 1, 1)
     assert (last["rank"], last["pairs"], last["kept"]) == (facts["entries"], 1, 1)
-    by_tail: Any = Balance(tail=facts["share_of_tail"], missing="drop").select(Table.of({"entries": captions()})).facts
+    whole = MemoryTable({"entries": captions()})
+    by_tail: Any = Balance(tail=facts["share_of_tail"], missing="drop").select(whole).facts
     assert by_tail["t"] <= 20
     assert by_tail["share_of_tail"] == pytest.approx(facts["share_of_tail"], abs=0.1)
 
 
 def test_counts_are_over_the_survivors_or_the_pool() -> None:
-    table = Table.of({"entries": ["dog"] * 400, "x": np.arange(400, dtype=np.float32)})
-    half = table.among(np.arange(400) < 200)
+    table = MemoryTable({"entries": ["dog"] * 400, "x": np.arange(400, dtype=np.float32)})
+    half = table.with_candidates(np.arange(400) < 200)
     survivors, pool = (Balance(t=100, of=of).select(half).counts["kept"] for of in ("survivors", "pool"))  # type: ignore[arg-type]
     assert (70 < survivors < 130, 30 < pool < 70) == (True, True)
     assert Balance(t=500).select(half).counts["kept"] == 200
@@ -73,7 +74,7 @@ def test_counts_are_over_the_survivors_or_the_pool() -> None:
 
 def test_a_pool_without_rows_or_matches_is_no_error() -> None:
     for entries in ([], ["", ""], [None]):
-        found = Balance(tail=0.2, missing="drop").select(Table.of({"entries": np.array(entries, object).tolist()}))
+        found = Balance(tail=0.2, missing="drop").select(MemoryTable({"entries": np.array(entries, object).tolist()}))
         assert found.counts["kept"] == 0
 
 
@@ -86,7 +87,7 @@ def test_bad_settings_and_columns_are_named() -> None:
     ):
         with pytest.raises((ValueError, RecipeError), match=message):
             Balance(**settings)
-    table = Table.of({"entries": ["a", None], "x": np.zeros(2, np.float32)})
+    table = MemoryTable({"entries": ["a", None], "x": np.zeros(2, np.float32)})
     with pytest.raises(RecipeError, match="1 of 2 rows have no value for 'entries'"):
         run_steps(table, [Balance(t=1)])
     with pytest.raises(RecipeError, match="the column 'x' holds numbers, expected words"):
@@ -122,7 +123,7 @@ def test_a_cut_by_a_model_that_reads_english_only_says_what_it_does_to_other_lan
 
 
 def test_groups_without_any_value_leave_nothing() -> None:
-    table = Table.of({"entries": ["a", "b"], "w": np.full(2, np.nan, np.float32)})
+    table = MemoryTable({"entries": ["a", "b"], "w": np.full(2, np.nan, np.float32)})
     found = Balance(tail=0.2, per="w", missing="drop").select(table)
     assert found.counts["missing"] == 2
     assert not found.keep.any()

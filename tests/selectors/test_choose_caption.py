@@ -12,14 +12,14 @@ from tamis.errors import RecipeError
 from tamis.recipe import load
 from tamis.selectors import AllOf, ChooseCaption, Selection, TopFraction
 from tamis.selectors.outcome import captions_from
-from tamis.store.table import Table
+from tamis.store.table import MemoryTable, Table
 
 NAN = float("nan")
 
 
 def table(score: Any, other: Any, text: Any = None, **more: Any) -> Table:
     columns = {"clip": np.array(score, np.float32), "generated_clip": np.array(other, np.float32)}
-    return Table.of({**columns, "generated_caption": text or [f"text {n}" for n in range(len(score))]}, **more)
+    return MemoryTable({**columns, "generated_caption": text or [f"text {n}" for n in range(len(score))]}, **more)
 
 
 def outcome(found: Selection) -> tuple[list[bool], list[int]]:
@@ -39,16 +39,16 @@ def test_by_hand_the_alt_text_stays_where_it_reaches_the_threshold_else_the_othe
 def test_the_quantile_is_of_the_alt_texts_of_the_pool_and_keeps_those_of_top_fraction() -> None:
     rng = np.random.default_rng(0)
     columns = table(rng.normal(size=500), rng.normal(size=500))
-    some = columns.among(rng.random(500) < 0.8)
+    some = columns.with_candidates(rng.random(500) < 0.8)
     found = ChooseCaption(quantile=0.7).select(some)
     top = TopFraction(score="clip", fraction=0.3, of="pool").select(some)
     assert (found.keep & ~found.caption.astype(bool)).tolist() == top.keep.tolist()  # type: ignore[union-attr]
     assert found.facts["threshold"] == top.cut
     others = columns.read(0, ["generated_clip"])["generated_clip"]
-    wanted = some.candidates() & ~top.keep & (others >= top.cut)
+    wanted = some.candidates & ~top.keep & (others >= top.cut)
     assert outcome(found)[1] == wanted.tolist()
     own = ChooseCaption(quantile=0.7, of="survivors").select(some)
-    assert own.facts["alt_texts"] == round(0.3 * some.candidates().sum())
+    assert own.facts["alt_texts"] == round(0.3 * some.candidates.sum())
     none = ChooseCaption(quantile=1).select(columns)
     assert (none.counts["kept"], none.facts["threshold"]) == (0, None)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from tamis.math import clipcov as formulas
 from tamis.math.similarity import unit_rows
 from tamis.selectors import ClipCov, run_steps
 from tamis.store.parts import CLASS_NAMES, CLASS_VECTORS
-from tamis.store.table import Table
+from tamis.store.table import MemoryTable, Table
 
 Array = np.ndarray[Any, Any]
 
@@ -49,7 +48,7 @@ def table(
         name: value[order] if isinstance(value, np.ndarray) else [value[row] for row in order]
         for name, value in held.items()
     }
-    return Table.of(moved, uids=(high[order], low[order]), block=block, side_files=side_files)
+    return MemoryTable(moved, uids=(high[order], low[order]), block=block, side_files=side_files)
 
 
 def step(**settings: Any) -> ClipCov:
@@ -124,7 +123,7 @@ def test_an_estimated_floor_changes_no_choice(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_fractions_are_of_the_candidates_or_of_the_pool() -> None:
-    some = table().among(np.arange(ROWS) < 101)
+    some = table().with_candidates(np.arange(ROWS) < 101)
     found = step(n=None, fraction=0.25, double_greedy=False).select(some)
     assert found.counts["kept"] == 25
     assert not found.keep[101:].any()
@@ -139,7 +138,7 @@ def test_rows_that_have_no_direction_are_missing_and_spoil_no_class() -> None:
     assert found.counts == {"kept": 40, "adds less": ROWS - 43, "missing": 3}
     candidates = np.ones(ROWS, bool)
     candidates[[3, 50, 70]] = False
-    assert found.keep.tolist() == step(double_greedy=False).select(table().among(candidates)).keep.tolist()
+    assert found.keep.tolist() == step(double_greedy=False).select(table().with_candidates(candidates)).keep.tolist()
 
 
 def test_numbers_that_are_nearly_alike_are_classes_of_their_own() -> None:
@@ -151,13 +150,13 @@ def test_numbers_that_are_nearly_alike_are_classes_of_their_own() -> None:
 
 
 def test_a_pool_of_nothing_or_of_one_pair() -> None:
-    nothing = step(missing="drop").select(table().among(np.zeros(ROWS, bool)))
+    nothing = step(missing="drop").select(table().with_candidates(np.zeros(ROWS, bool)))
     assert nothing.counts == {"kept": 0, "adds less": 0, "missing": 0}
     assert nothing.facts == {}
     lost = {name: np.full((ROWS, 16), np.nan, np.float16) for name in ("image_embedding", "text_embedding")}
     assert step(missing="drop").select(table(**lost)).counts == {"kept": 0, "adds less": 0, "missing": ROWS}
     single = np.arange(ROWS) == 8
-    assert step(double_greedy=False).select(table().among(single)).keep.tolist() == single.tolist()
+    assert step(double_greedy=False).select(table().with_candidates(single)).keep.tolist() == single.tolist()
 
 
 def test_the_facts_say_what_became_of_each_class_and_of_the_covariance() -> None:
@@ -243,8 +242,9 @@ def test_embeddings_of_names_that_are_missing_or_do_not_fit_are_errors() -> None
         ClipCov(n=3).select(named(vectors[:, :9]))
 
     def made_by(names: dict[str, str], texts: dict[str, str]) -> Table:
-        about = lambda column: {"models": names if column == "zero_shot_class" else texts}  # noqa: E731
-        return replace(named(vectors), about=about)
+        table: Any = named(vectors)
+        table.about = lambda column: {"models": names if column == "zero_shot_class" else texts}
+        return table
 
     asked = made_by({"one/clip": "1111"}, {"other": "2222"})
     with pytest.raises(

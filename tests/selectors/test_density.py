@@ -14,7 +14,7 @@ from tamis.math.pruning import quotas
 from tamis.math.similarity import unit_rows
 from tamis.selectors import D2, Density, SemDeDup, Step, run_steps
 from tamis.selectors.clusters import Clusters
-from tamis.store.table import Table
+from tamis.store.table import MemoryTable, Table
 
 Array = np.ndarray[Any, Any]
 
@@ -37,7 +37,7 @@ def table(order: Array | None = None, block: int = 1000, rows: Array | None = No
     held = vectors() if rows is None else rows
     score = np.linspace(0.1, 0.4, ROWS, dtype=np.float32)
     columns = {"image_embedding": held[order], "clip": score[order]}
-    return Table.of(columns, uids=(UIDS[0][order], UIDS[1][order]), block=block)
+    return MemoryTable(columns, uids=(UIDS[0][order], UIDS[1][order]), block=block)
 
 
 def given_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +85,7 @@ def test_d2_takes_one_of_each_pair_of_neighbours() -> None:
     """
     rows = np.repeat(np.eye(2, dtype=np.float16), 2, axis=0)
     score = np.array([0.9, 0.8, 0.5, 0.4], np.float32)
-    made = Table.of({"image_embedding": rows, "clip": score}, uids=(UIDS[0][:4], UIDS[1][:4]))
+    made = MemoryTable({"image_embedding": rows, "clip": score}, uids=(UIDS[0][:4], UIDS[1][:4]))
     first = np.argsort(scramble(*UIDS[:, :4])).tolist()
     found = D2(score="clip", n=2, clusters=1).select(made)
     wanted = {next(n for n in first if n in pair) for pair in ((0, 1), (2, 3))}
@@ -156,4 +156,4 @@ def test_wrong_settings_are_refused() -> None:
         with pytest.raises(ValueError, match=message):
             make(**settings)  # type: ignore[operator]
     with pytest.raises(RecipeError, match="'words' holds words, expected numbers"):
-        D2(score="words", n=1).select(Table.of({"words": ["a"], "image_embedding": np.ones((1, 2), np.float16)}))
+        D2(score="words", n=1).select(MemoryTable({"words": ["a"], "image_embedding": np.ones((1, 2), np.float16)}))

@@ -16,7 +16,7 @@ from tamis.ids import scramble
 from tamis.pool.images import decode
 from tamis.selectors import Distinct as Step
 from tamis.signals.image_hash import colours_of, hashes_of, lightness_of
-from tamis.store.table import Table
+from tamis.store.table import MemoryTable, Table
 
 Array = np.ndarray[Any, Any]
 
@@ -40,7 +40,7 @@ def table() -> Table:
         "image_hash": [f"{number:016x}" for number in hashes()],
         "clip": np.linspace(0, 1, 40, dtype=np.float32),
     }
-    return Table.of(columns, uids=(np.zeros(40, np.uint64), np.arange(40, dtype=np.uint64)), block=7)
+    return MemoryTable(columns, uids=(np.zeros(40, np.uint64), np.arange(40, dtype=np.uint64)), block=7)
 
 
 def test_one_of_each_group_stays() -> None:
@@ -84,7 +84,7 @@ def test_wrong_columns_are_refused(settings: dict[str, Any], columns: dict[str, 
     ones = np.ones(2, np.float32)
     whole = {"image_hash": ["00000000000000ff"] * 2, "s": ones, "width": ones, "height": ones}
     with pytest.raises(RecipeError, match=names):
-        Distinct(**settings).select(Table.of(whole | columns))
+        Distinct(**settings).select(MemoryTable(whole | columns))
     for wrong in ({"distance": 16}, {"tolerance": 256}, {"levels": -1}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             Step(**wrong)
@@ -124,7 +124,7 @@ def cropped_and_overexposed(image: Array) -> Array:
 def test_the_signals_hashes_find_changed_copies_and_nothing_else(change: Callable[[Array], Array], lost: int) -> None:
     images = [decode(image_bytes(seed, (160, 120)), max_pixels=10**6) for seed in range(40)]
     every = [*images, *map(change, images)]
-    keep = Step().select(Table.of(words_of(every))).keep
+    keep = Step().select(MemoryTable(words_of(every))).keep
     assert (keep[:40] | keep[40:]).all()  # one of each stays: no image is taken for another one's copy
     assert int((keep[:40] & keep[40:]).sum()) <= lost
 
@@ -132,7 +132,7 @@ def test_the_signals_hashes_find_changed_copies_and_nothing_else(change: Callabl
 def test_images_of_other_colours_are_not_copies() -> None:
     words = ["00000000000000ff"] * 5 + ["0000000000000000"] * 3
     colours = ["8080", "8090", "8091", "a0a0", "8080", "8080", "8081", "8080"]
-    table = Table.of({"image_hash": words, "image_colours": colours, "s": np.arange(8, 0, -1).astype(np.float32)})
+    table = MemoryTable({"image_hash": words, "image_colours": colours, "s": np.arange(8, 0, -1).astype(np.float32)})
     found = Step(best="s", lightness=None, tolerance=16).select(table)
     # 8090 is within 16 of 8080, 8091 is not; equal words are one; flat images (hash 0) need equal words.
     assert found.keep.tolist() == [True, False, True, True, False, True, True, False]
@@ -170,12 +170,12 @@ def cut(image: Array) -> Array:
 @pytest.mark.parametrize("name", VARIANTS)
 def test_products_that_differ_in_a_detail_a_grey_or_a_colour_are_not_copies(name: str) -> None:
     images = VARIANTS[name]
-    words = Table.of(words_of(images))
+    words = MemoryTable(words_of(images))
     assert Distinct(distance=15).select(words).counts["kept"] < 3  # their hashes alone take them for copies
     assert Step(distance=15).select(words).counts["kept"] == 3
     for image in images:
         for change in (recompressed, halved, darker, cut):
-            assert Step().select(Table.of(words_of([image, change(image)]))).counts["kept"] == 1, change
-    flat = Table.of(words_of([np.full((40, 40, 3), level, np.uint8) for level in (255, 128, 0, 255)]))
+            assert Step().select(MemoryTable(words_of([image, change(image)]))).counts["kept"] == 1, change
+    flat = MemoryTable(words_of([np.full((40, 40, 3), level, np.uint8) for level in (255, 128, 0, 255)]))
     assert Step(lightness=None).select(flat).counts["kept"] == 1
     assert Step().select(flat).counts["kept"] == 3  # white, grey and black

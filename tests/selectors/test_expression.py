@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tamis.errors import RecipeError
 from tamis.selectors.expression import parse
-from tamis.store.table import Table
+from tamis.store.table import MemoryTable
 
 NAN = np.nan
 A = np.array([0.5, NAN, 0.25, 0.25, 1.0, 0.0], np.float32)
@@ -20,7 +20,7 @@ B = np.array([2.0, 3.0, -1.0, NAN, 8.0, 0.5], np.float32)
 
 
 def value(text: str, **columns: Any) -> np.ndarray:
-    return parse(text).values(Table.of(columns or {"a": A, "b": B, "clip_l14.clip": A}))
+    return parse(text).values(MemoryTable(columns or {"a": A, "b": B, "clip_l14.clip": A}))
 
 
 def ranked(column: np.ndarray) -> np.ndarray:
@@ -64,14 +64,14 @@ def test_expressions_equal_numpy(text: str) -> None:
 @given(st.integers(1, 7), st.permutations(range(12)), st.sampled_from(sorted(REFERENCE)))
 def test_neither_blocks_nor_row_order_change_a_value(block: int, order: list[int], text: str) -> None:
     columns = {"a": np.tile(A, 2), "b": np.concatenate([B, B[::-1]]), "clip_l14.clip": np.tile(A, 2)}
-    whole = parse(text).values(Table.of(columns))
+    whole = parse(text).values(MemoryTable(columns))
     shuffled = {name: column[order] for name, column in columns.items()}
-    found = parse(text).values(Table.of(shuffled, block=block))
+    found = parse(text).values(MemoryTable(shuffled, block=block))
     np.testing.assert_allclose(found, whole[order], rtol=1e-9, atol=1e-9)
 
 
 def test_pool_wide_functions_look_at_the_whole_pool_not_at_the_candidates() -> None:
-    table = Table.of({"a": np.array([0.0, 1.0, 2.0, 4.0])}).among(np.array([False, True, True, False]))
+    table = MemoryTable({"a": np.array([0.0, 1.0, 2.0, 4.0])}).with_candidates(np.array([False, True, True, False]))
     assert parse("minmax(a)").values(table).tolist() == [0.0, 0.25, 0.5, 1.0]
     np.testing.assert_allclose(parse("rank(a)").values(table), [0, 1 / 3, 2 / 3, 1])
 
@@ -156,5 +156,5 @@ def test_a_straight_line_of_one_column_has_a_factor_and_an_offset(
 ) -> None:
     assert parse(text).line == line
     if line is not None:
-        table = Table.of({line[0]: np.array([0.25, -4, 7], np.float32)})
+        table = MemoryTable({line[0]: np.array([0.25, -4, 7], np.float32)})
         assert parse(text).values(table) == pytest.approx(line[1] * np.array([0.25, -4, 7]) + line[2])

@@ -14,7 +14,7 @@ from tamis.math.similarity import unit_rows
 from tamis.selectors import ImageBased
 from tamis.selectors import clusters as clustering
 from tamis.selectors.clusters import reference_vectors
-from tamis.store.table import Table
+from tamis.store.table import MemoryTable
 
 Array = np.ndarray[Any, Any]
 
@@ -32,7 +32,7 @@ def test_rows_stay_whose_cluster_holds_a_reference(tmp_path: Path, monkeypatch: 
     vectors, kind = heaps(300, (0, 1, 2, 3, 4, 5), 1)
     reference, _ = heaps(40, (1, 4), 2)
     np.save(tmp_path / "reference.npy", reference)
-    table = Table.of({"image_embedding": vectors}, block=70)
+    table = MemoryTable({"image_embedding": vectors}, block=70)
     step = ImageBased(reference=str(tmp_path / "reference.npy"), clusters=6)
     found = step.select(table)
     labels = clustering.assign(
@@ -61,7 +61,7 @@ def test_given_centroids_are_taken_by_inner_product_as_datacomp_takes_them(tmp_p
     def step(centroids: str, **settings: Any) -> ImageBased:
         return ImageBased(reference=str(tmp_path / "r.npy"), centroids=str(tmp_path / centroids), **settings)
 
-    table = Table.of({"image_embedding": vectors}, block=70)
+    table = MemoryTable({"image_embedding": vectors}, block=70)
     found = step("c.npy").select(table)
     held = {max(range(40), key=lambda k: float(row @ given[k])) for row in reference.astype(np.float64)}
     plain = [max(range(40), key=lambda k: float(row @ given[k])) in held for row in vectors.astype(np.float64)]
@@ -108,7 +108,7 @@ def test_references_are_read_in_blocks_and_those_that_are_missing_are_left_out(
 def test_a_reference_that_cannot_be_used_is_an_error_that_says_what_it_should_be(
     values: Array, said: str, tmp_path: Path
 ) -> None:
-    table = Table.of({"image_embedding": heaps(9, (0, 1), 1)[0]})
+    table = MemoryTable({"image_embedding": heaps(9, (0, 1), 1)[0]})
     np.save(tmp_path / "r.npy", values)
     np.savez(tmp_path / "several.npz", a=np.ones((2, 6)), b=np.ones(2))
     for name, expected in {

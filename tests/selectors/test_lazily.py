@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,27 +15,31 @@ from tamis import recipe
 from tamis.errors import RecipeError
 from tamis.selectors.lazily import arranged, run_asked
 from tamis.selectors.outcome import NotAskedError, run_steps
-from tamis.store.table import Table
+from tamis.store.table import MemoryTable
 
 NAMES = "abc"
 
 
-def drawn(seed: int, rows: int) -> Table:
+def drawn(seed: int, rows: int) -> MemoryTable:
     """Columns with ties and gaps, and words."""
     rng = np.random.default_rng(seed)
     columns: dict[str, Any] = {
         name: rng.choice([0.0, 0.25, 0.5, 0.5, 0.75, 1.0, np.nan], rows).astype(np.float32) for name in NAMES
     }
     columns["w"] = [[None, "en", "de"][number] for number in rng.integers(0, 3, rows)]
-    return Table.of(columns, block=5)
+    return MemoryTable(columns, block=5)
 
 
-def of_some(table: Table, asked: Mapping[str, Any]) -> Table:
+class OfSome(MemoryTable):
     """The same table where only some rows of columns were asked for: others have no value."""
 
-    def read(block: int, names: Any) -> dict[str, Any]:
-        place = slice(*table.starts[block : block + 2])
-        found = table.read(block, names)
+    def __init__(self, table: MemoryTable, asked: Mapping[str, Any]) -> None:
+        super().__init__(table._columns, block=max(table.sizes, default=1))
+        self._asked = asked
+
+    def read(self, block: int, names: Any) -> dict[str, Any]:
+        place = slice(*self.starts[block : block + 2])
+        found, asked = super().read(block, names), self._asked
         for name in set(names) & set(asked):
             if name == "w":
                 cells = zip(found[name].to_pylist(), asked[name][place], strict=True)
@@ -45,7 +48,8 @@ def of_some(table: Table, asked: Mapping[str, Any]) -> Table:
                 found[name] = np.where(asked[name][place], found[name], np.nan)
         return found
 
-    return replace(table, read=read, asked=lambda name: asked.get(name))
+    def asked(self, name: str) -> Any:
+        return self._asked.get(name)
 
 
 missing = st.sampled_from([{"missing": "drop"}] * 4 + [{}])
@@ -87,7 +91,7 @@ def test_lazy_equals_full_always(chosen: list[Any], seed: int, rows: int, order:
     except RecipeError:
         return
     asked = {name: np.zeros(rows, bool) for name in order}
-    some, rng = of_some(table, asked), np.random.default_rng(seed)
+    some, rng = OfSome(table, asked), np.random.default_rng(seed)
 
     def rank(one: Any) -> float:
         return max((order.index(name) for name in one.reads), default=-1)
@@ -114,7 +118,7 @@ def test_what_is_needed_of_each_column() -> None:
         order = arranged(recipe.load({"select": list(chosen)}).steps, lambda one: float(last in one.reads))
         while True:
             try:
-                run_steps(of_some(table, asked), order)
+                run_steps(OfSome(table, asked), order)
                 return {name: int(rows.sum()) for name, rows in asked.items()}
             except NotAskedError as error:
                 asked[error.column] |= error.rows
@@ -131,7 +135,7 @@ def test_what_is_needed_of_each_column() -> None:
 
 
 def test_a_step_that_may_end_the_recipe_is_not_moved_before_another() -> None:
-    table = Table.of({"a": np.array([0.0, 1.0], np.float32), "b": np.array([np.nan, 1.0], np.float32)})
+    table = MemoryTable({"a": np.array([0.0, 1.0], np.float32), "b": np.array([np.nan, 1.0], np.float32)})
     loaded = recipe.load(
         {
             "select": [
@@ -142,4 +146,4 @@ def test_a_step_that_may_end_the_recipe_is_not_moved_before_another() -> None:
     ).steps
     assert [one.score for one in arranged(loaded, lambda one: float("a" in one.reads))] == ["a", "b"]  # type: ignore[attr-defined]
     with pytest.raises(NotAskedError):
-        run_asked(of_some(table, {"a": np.zeros(2, bool)}), loaded)
+        run_asked(OfSome(table, {"a": np.zeros(2, bool)}), loaded)

@@ -15,7 +15,7 @@ from tamis.errors import RecipeError
 from tamis.math.copies import NearTo
 from tamis.selectors.not_in import NotIn, References, plain, thumbnails
 from tamis.signals.image_hash import colours_of, hashes_of, lightness_of
-from tamis.store.table import Table
+from tamis.store.table import MemoryTable
 
 Array = np.ndarray[Any, Any]
 
@@ -74,18 +74,18 @@ def test_near_pairs_are_those_of_a_slow_search() -> None:
 @pytest.mark.parametrize("block", [2, 100])
 def test_copies_are_dropped_and_flat_images_only_if_they_are_identical(block: int) -> None:
     pool = [image(1), recompressed(image(2)), image(3)[8:-8, 8:-8], image(4), FLAT, RED]
-    table = Table.of(words_of(pool), block=block)
+    table = MemoryTable(words_of(pool), block=block)
     pairs, missing = NotIn(reference="r").find(table, references([image(3), image(2), FLAT]))
     assert [(row, reference) for row, reference, copy, *_ in pairs.tolist() if copy] == [(1, 1), (2, 0), (4, 2)]
     assert not missing.any()
-    among = table.among(np.array([True, False, True, True, False, False]))
+    among = table.with_candidates(np.array([True, False, True, True, False, False]))
     assert NotIn(reference="r").find(among, references([image(3), image(2), FLAT]))[0]["row"].tolist() == [2]
 
 
 def test_with_the_same_caption_image_and_text_must_be_those_of_one_reference() -> None:
     pool = {**words_of([image(1)] * 4), "caption": ["A  dog!", "a cat", "ＡDOG", None]}
     refs = references([image(1), image(1), image(9)], ["a dog", "Two.", "a cat"])
-    pairs, _ = NotIn(reference="r", caption="same").find(Table.of(pool), refs)
+    pairs, _ = NotIn(reference="r", caption="same").find(MemoryTable(pool), refs)
     assert pairs[["row", "reference"]].tolist() == [(0, 0)]
     assert plain("  Ａ Dog, ") == "a dog"
 
@@ -96,14 +96,14 @@ def test_a_pair_just_below_the_limit_is_borderline_and_stays(tmp_path: Path) -> 
     vectors[4] = np.nan
     np.save(tmp_path / "r.npy", np.array([[2, 0]], np.float32))
     step = NotIn(reference=str(tmp_path / "r.npy"), hashes=False, embedding="e", missing="drop")
-    found = step.select(Table.of({"e": vectors}))
+    found = step.select(MemoryTable({"e": vectors}))
     assert found.keep.tolist() == [False, False, True, True, False]
     assert found.counts == {"kept": 2, "copy of r.npy": 2, "missing": 1}
     assert found.facts == {"references": 1, "references_found": 1, "borderline": 1}
     with pytest.raises(RecipeError, match=r"the references \(2\) and e \(3\)\. Embed"):
-        step.select(Table.of({"e": np.ones((2, 3), np.float32)}))
+        step.select(MemoryTable({"e": np.ones((2, 3), np.float32)}))
     with pytest.raises(RecipeError, match="1 of 5 rows have no value for 'e'"):
-        NotIn(reference=step.reference, hashes=False, embedding="e").select(Table.of({"e": vectors}))
+        NotIn(reference=step.reference, hashes=False, embedding="e").select(MemoryTable({"e": vectors}))
 
 
 def test_references_are_numbered_as_the_file_has_them(tmp_path: Path) -> None:
@@ -116,14 +116,14 @@ def test_only_references_that_can_be_compared_count(tmp_path: Path) -> None:
     words = words_of([image(1), image(2), image(3)])
     blank: dict[str, Any] = {n: [*v[:2], None] if n.startswith("image") else v for n, v in words.items()}
     write_run(tmp_path / "run", blank)
-    found = NotIn(reference=str(tmp_path / "run")).select(Table.of(words))
+    found = NotIn(reference=str(tmp_path / "run")).select(MemoryTable(words))
     assert found.facts == {"references": 2, "references_found": 2, "borderline": 0}
 
 
 def test_a_hash_of_a_list_must_be_within_half_the_distance(tmp_path: Path) -> None:
     (tmp_path / "list.txt").write_text("# ours\r\nF0F0f0f0f0f0f0f0\n\n", "utf-8-sig")
     words = words_of([image(1)] * 3) | {"image_hash": ["f0f0f0f0f0f0f0ff", "f0f0f0f0f0f0ffff", "00ff00ff00ff00ff"]}
-    found = NotIn(reference=str(tmp_path / "list.txt")).select(Table.of(words))
+    found = NotIn(reference=str(tmp_path / "list.txt")).select(MemoryTable(words))
     assert found.keep.tolist() == [False, True, True]
     assert found.facts["borderline"] == 1
 

@@ -6,7 +6,6 @@ import pickle
 import re
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -198,17 +197,26 @@ def test_pools_that_do_not_fit_into_memory_are_judged_alike(steps: list[Step], s
     assert (found.funnel, found.reasons, found.cuts) == (expected.funnel, expected.reasons, expected.cuts)
 
 
-def in_other_processes(look: Any, arguments: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
-    """Does what a cluster does with the work: `look` arrives as a copy whose table has no candidates."""
+class Reopened(table.MemoryTable):
+    """Becomes a table without candidates in another process, as a run's does."""
+
+    def __reduce__(self) -> Any:
+        return partial(table.MemoryTable, uids=self._uids, block=max(self.sizes, default=1)), (self._columns,)
+
+
+def in_other_processes(reader: Any, arguments: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
+    """Does what a cluster does with the work: `reader` arrives as a copy whose table has no candidates."""
     for some in arguments:
-        yield pickle.loads(cloudpickle.dumps(look))(*some)
+        yield pickle.loads(cloudpickle.dumps(reader))(*some)
 
 
 @settings(deadline=None, max_examples=100)
 @given(st.lists(st.one_of(*STEPS.values()), max_size=4), st.integers(0, 10**6), st.integers(1, 31))
 def test_a_cluster_judges_alike(steps: list[Step], seed: int, block: int) -> None:
     rows = rows_of(seed, 30)
-    pool = replace(table_of(rows, block), again=lambda: table_of(rows, block), spread=in_other_processes)
+    whole = table_of(rows, block)
+    pool = Reopened(whole._columns, uids=whole._uids, block=block)
+    pool.run_on_cluster = in_other_processes
     try:
         expected = run_steps(table_of(rows, block), steps)
     except RecipeError as error:
@@ -232,6 +240,6 @@ def test_degenerate_pools_are_judged(name: str, data: Any) -> None:
 
 
 def test_a_random_fraction_of_a_pool_whose_last_shard_is_empty() -> None:
-    uids = [(np.zeros(n, np.uint64), np.arange(n, dtype=np.uint64)) for n in (4, 0)]
-    pool = table.Table([4, 0], lambda block, names: {}, uids.__getitem__, lambda name: "number")
+    pool = table.MemoryTable({"a": np.zeros(4, np.float32)})
+    pool.sizes = [4, 0]
     assert run_steps(pool, [sel.RandomFraction(fraction=0.5)]).keep.sum() == 2

@@ -12,7 +12,7 @@ import pytest
 from tamis.errors import RecipeError
 from tamis.selectors import AllOf, AnyOf, AtLeast, NoneOf, Sample, Selection, run_steps
 from tamis.selectors.outcome import Drops
-from tamis.store.table import Table
+from tamis.store.table import MemoryTable, Table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class Given:
     captions: Sequence[int] | None = None
 
     def select(self, table: Table) -> Selection:
-        drops, often = Drops(table.candidates()), np.array(self.times or [1] * len(table), np.uint16)
+        drops, often = Drops(table.candidates), np.array(self.times or [1] * len(table), np.uint16)
         drops.drop(often > 0, "not given", others=True)
         found = drops.selection()
         return replace(
@@ -36,7 +36,7 @@ class Given:
 
 
 def test_a_later_step_drops_rows_or_replaces_their_copies_and_captions() -> None:
-    table = Table.of({"x": np.arange(4, dtype=np.float32)})
+    table = MemoryTable({"x": np.arange(4, dtype=np.float32)})
     often, named = Given(times=[3, 0, 2, 1]), Given(captions=[1, 1, 0, 1])
     drop = AtLeast(score="x", value=1)
     outcome = run_steps(table, [often, drop, named])
@@ -51,9 +51,9 @@ def test_a_later_step_drops_rows_or_replaces_their_copies_and_captions() -> None
 
 
 def test_groups_of_steps_combine_copies_and_captions_as_subsets_do() -> None:
-    table = Table.of({"x": np.arange(4, dtype=np.float32)})
+    table = MemoryTable({"x": np.arange(4, dtype=np.float32)})
     parts = ((Given(times=[3, 0, 2, 1]),), (Given(times=[1, 5, 4, 0], captions=[1, 1, 0, 0]),), (Given(),))
-    some = replace(table, only=np.array([1, 1, 1, 0], bool))
+    some = table.with_candidates(np.array([1, 1, 1, 0], bool))
     for group, times, caption in (
         (AllOf(parts=parts[:2]), [1, 0, 2, 0], [1, 0, 0, 0]),
         (AnyOf(parts=parts[:2]), [3, 5, 4, 0], [0, 1, 0, 0]),  # row 0 carries the caption of the first part
@@ -71,7 +71,7 @@ def test_groups_of_steps_combine_copies_and_captions_as_subsets_do() -> None:
 
 
 def scored(*values: float) -> Table:
-    return Table.of({"x": np.array(values, np.float32)})
+    return MemoryTable({"x": np.array(values, np.float32)})
 
 
 def often(step: Sample, table: Table) -> list[int]:
@@ -102,7 +102,7 @@ def test_weights_are_drawn_in_proportion_up_to_the_limit() -> None:
 
 
 def test_n_and_fraction_may_exceed_the_rows_and_two_bytes_may_not_be_exceeded() -> None:
-    table = replace(scored(0.1, 0.5, 0.5, 0.9, np.nan, 9), only=np.array([1, 1, 1, 1, 1, 0], bool))
+    table = scored(0.1, 0.5, 0.5, 0.9, np.nan, 9).with_candidates(np.array([1, 1, 1, 1, 1, 0], bool))
     assert sum(often(Sample(score="x", fraction=2.5, missing="drop"), table)) == 13  # 12.5, halves upwards
     assert sum(often(Sample(score="x", fraction=2.5, of="pool", missing="drop"), table)) == 15
     found = Sample(score="x", n=100_000, missing="drop").select(table)
@@ -158,7 +158,7 @@ def test_large_scores_are_drawn_exactly() -> None:
 
 
 def test_an_infinite_score_is_none() -> None:
-    table = Table.of({"a": np.float32([1, np.inf, -np.inf, 2])})
+    table = MemoryTable({"a": np.float32([1, np.inf, -np.inf, 2])})
     found = Sample(score="a", n=3, missing="drop").select(table)
     assert found.counts["missing"] == 2
     assert found.times is not None

@@ -13,7 +13,7 @@ from tamis.ids import format_uid, scramble
 from tamis.math.similarity import unit_rows
 from tamis.selectors import SemDeDup
 from tamis.selectors import clusters as clustering
-from tamis.store.table import Table
+from tamis.store.table import MemoryTable, Table
 
 Array = np.ndarray[Any, Any]
 
@@ -40,7 +40,7 @@ def table(order: Array | None = None, block: int = 1000, rows: Array | None = No
     order = np.arange(ROWS) if order is None else order
     held = vectors() if rows is None else rows
     high, low = uids()
-    return Table.of({"image_embedding": held[order]}, uids=(high[order], low[order]), block=block)
+    return MemoryTable({"image_embedding": held[order]}, uids=(high[order], low[order]), block=block)
 
 
 def looped(order: list[int], epsilon: float) -> dict[int, int]:
@@ -164,6 +164,6 @@ def test_wrong_settings_and_columns_are_refused() -> None:
         with pytest.raises(ValueError, match=said):
             SemDeDup(**settings)  # type: ignore[arg-type]
     with pytest.raises(RecipeError, match="'words' holds words"):
-        SemDeDup(epsilon=0.1, embedding="words").select(Table.of({"words": ["a"]}))
+        SemDeDup(epsilon=0.1, embedding="words").select(MemoryTable({"words": ["a"]}))
     with pytest.raises(RecipeError, match=r"the centroids \(3\) and .* \(12\)"):
         clustering.assign(table(), "image_embedding", np.ones(ROWS, bool), np.ones((1, 3), np.float32))

@@ -31,7 +31,7 @@ from tamis.selectors import (
 from tamis.selectors.best import Best, by_row
 from tamis.selectors.outcome import check_columns, describe
 from tamis.store.reasons import widen
-from tamis.store.table import Table
+from tamis.store.table import MemoryTable, Table
 
 NAN = np.nan
 
@@ -48,8 +48,8 @@ def table(rows: int = 0, *, candidates: Sequence[int] | None = None, **columns: 
         name: list(values) if any(isinstance(v, str | None) for v in values) else np.asarray(values, np.float32)
         for name, values in columns.items()
     }
-    made = Table.of(typed, uids=random_uids(count), block=4)
-    return made if candidates is None else made.among(np.array(candidates, bool))
+    made = MemoryTable(typed, uids=random_uids(count), block=4)
+    return made if candidates is None else made.with_candidates(np.array(candidates, bool))
 
 
 def kept(selection: Selection) -> list[int]:
@@ -119,7 +119,7 @@ def test_groups_nest_and_a_part_may_have_several_steps_or_none() -> None:
 
 
 def by_hand() -> Table:
-    return Table.of({"x": np.array([1, 2, 3, 4, 5, NAN], np.float32), "w": ["a", "b", "a", "b", None, "a"]}, block=4)
+    return MemoryTable({"x": np.array([1, 2, 3, 4, 5, NAN], np.float32), "w": ["a", "b", "a", "b", None, "a"]}, block=4)
 
 
 X = (AtLeast(score="x", value=3, missing="drop"),)
@@ -174,7 +174,7 @@ def test_thresholds_of_parts_have_the_code_of_the_part_that_decided() -> None:
 
 def test_many_reasons_take_two_bytes_per_row_and_more_are_refused() -> None:
     count = 300
-    many = Table.of({"x": np.arange(count, dtype=np.float32)})
+    many = MemoryTable({"x": np.arange(count, dtype=np.float32)})
     parts = tuple((Between(score="x", low=n, high=n),) for n in range(count - 1))
     outcome = run_steps(many, [NoneOf(parts=parts)])
     assert (outcome.dropped_by.dtype, outcome.dropped_by.tolist()) == (np.uint16, [*range(1, count), 0])
@@ -242,7 +242,7 @@ def test_wrong_settings_are_refused(make: Callable[[], Step], names: str) -> Non
     ],
 )
 def test_wrong_columns_are_refused_by_the_check_and_by_the_step(step: Step, names: str) -> None:
-    asked = Table.of({"a": np.array([0, 1], np.float32), "w": ["a", "b"], "v": np.ones((2, 3), np.float16)})
+    asked = MemoryTable({"a": np.array([0, 1], np.float32), "w": ["a", "b"], "v": np.ones((2, 3), np.float16)})
     for refuses in (lambda: check_columns([step], asked), lambda: run_steps(asked, [step])):
         with pytest.raises(RecipeError, match=names):
             refuses()
@@ -255,7 +255,7 @@ def test_blocks_without_ties_at_the_cut_hold_no_keys() -> None:
         rows = np.arange(candidates.size)
         return ordered_bits(columns["a"].astype(np.float64)), rows * 0, rows
 
-    pool = Table.of({"a": values}, block=4)
+    pool = MemoryTable({"a": values}, block=4)
     best = Best(pool, ["a"], ranked, lambda most: np.array([3]), 12, (by_row,))
     *_, (keys, _, _) = best._levels(slice(0, 4), *ranked(slice(0, 4), {"a": values[:4]}, np.ones(4, bool)))
     assert keys.size == 0

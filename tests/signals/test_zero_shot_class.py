@@ -77,7 +77,7 @@ def test_the_run_keeps_the_names_and_their_embeddings(run: Run, clip_model: str)
     np.testing.assert_array_equal(vectors, class_vectors(clip_model, ("dog", "cat", "boat"), ("{}",), Device()))
     assert group.side_file("other.json") is None
     table = run.table({"kind": "zero_shot_class"})
-    assert table.among(None).side_file("kind", "class_names.json") == ["dog", "cat", "boat"]
+    assert table.with_candidates(None).side_file("kind", "class_names.json") == ["dog", "cat", "boat"]
     assert table.side_file("width", "class_names.json") is None
     assert table.about("kind")["settings"]["templates"] == "name"
 

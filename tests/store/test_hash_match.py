@@ -12,7 +12,7 @@ from factories import image_bytes, write_tar
 import tamis
 from tamis.derived.hash_match import HashMatch
 from tamis.errors import RecipeError
-from tamis.store.table import Table
+from tamis.store.table import MemoryTable
 
 
 def test_an_image_on_a_list_is_dropped_and_shown_by_its_uid_alone(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_hidden_pair_is_found_by_no_search_and_counted_in_no_list(tmp_path: Pa
 
 def test_a_list_without_a_hash_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "list").write_text("# nothing yet\n")
-    step, table = HashMatch(md5=str(tmp_path / "list")), Table.of({"image_md5": ["a" * 32]})
+    step, table = HashMatch(md5=str(tmp_path / "list")), MemoryTable({"image_md5": ["a" * 32]})
     assert step.compute(table, lambda _, make: make())["on_list"].tolist() == [0]
     assert "has no hashes" in caplog.text
 
@@ -88,7 +88,7 @@ def test_a_perceptual_hash_may_differ_by_some_bits(tmp_path: Path) -> None:
     (tmp_path / "list").write_text("00ff00ff00ff00ff\n", "utf-8-sig")
     (tmp_path / "md5").write_text("f" * 32)
     words = ["00ff00ff00ff00f0", "00ff00ff00ff0f0f", None, "00ff00ff00ff0f0f"]
-    table = Table.of({"image_hash": words, "image_md5": ["a" * 32, "a" * 32, None, "F" * 32]}, block=3)
+    table = MemoryTable({"image_hash": words, "image_md5": ["a" * 32, "a" * 32, None, "F" * 32]}, block=3)
     found = HashMatch(phash=str(tmp_path / "list"), md5=str(tmp_path / "md5")).compute(table, lambda _, make: make())
     np.testing.assert_array_equal(found["on_list"], np.array([1, 0, np.nan, 1], np.float32))
     with pytest.raises(RecipeError, match=r"list, line 1: '00ff00ff00ff00ff' is not a hash of 32 hex digits"):

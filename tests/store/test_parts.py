@@ -22,7 +22,7 @@ from tamis.store.parts import (
     write_rows,
     write_scores,
 )
-from tamis.store.table import Table
+from tamis.store.table import MemoryTable
 from tamis.store.writers import IndexWriter
 
 #: A header whose bracket is not closed: NumPy lets the error of Python's tokenizer through.
@@ -85,13 +85,14 @@ def test_samples_come_back_from_the_index(tmp_path: Path) -> None:
 def test_vectors_and_uids_come_in_the_order_asked_for_and_blocks_are_read_once() -> None:
     rows = np.arange(40, dtype=np.float16).reshape(20, 2)
     high, low = np.random.default_rng(1).integers(0, 2**64, (2, 20), dtype=np.uint64)
-    inner, seen = Table.of({"v": rows}, uids=(high, low), block=6), []
+    seen = []
 
-    def read(block: int, names: Sequence[str]) -> dict[str, Any]:
-        seen.append(block)
-        return inner.read(block, names)
+    class Noted(MemoryTable):
+        def read(self, block: int, names: Sequence[str]) -> dict[str, Any]:
+            seen.append(block)
+            return super().read(block, names)
 
-    table = Table(inner.sizes, read, inner.read_uids, inner.kind)
+    table = Noted({"v": rows}, uids=(high, low), block=6)
     asked = np.array([19, 0, 7, 7, 1])
     found = table.vectors("v", asked)
     assert (found.tolist(), found.dtype, sorted(seen)) == (rows[asked].tolist(), np.float16, [0, 1, 3])

@@ -5,7 +5,6 @@ A view is the filters and the order of the rows that the page shows.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -24,7 +23,6 @@ from tamis.errors import RecipeError, check_words
 from tamis.reporting.distributions import Histogram, bars_of, histogram, whole_column
 from tamis.reporting.pairs import random_order, smallest
 from tamis.selectors.expression import parse
-from tamis.store import parts
 from tamis.store.reasons import blocks
 from tamis.store.run import Run, ScoreSet
 from tamis.store.subset import Subset
@@ -43,7 +41,7 @@ class CachedRun(Run):
     def __init__(self, path: str | os.PathLike[str], *, partial: bool = False, most: int = _CACHE_BYTES) -> None:
         super().__init__(path, partial=partial)
         self._columns_read: dict[tuple[int, str, str], Any] = {}
-        self._read_uids = cache(lambda block: parts.uids_of(self.index(self.shards[block], ["uid_hi", "uid_lo"])))
+        self._read_uids = cache(super().read_uids)
         self._room = most
         self._guard = threading.Lock()
 
@@ -52,8 +50,8 @@ class CachedRun(Run):
         """The random order: (rows,) numbers."""
         return random_order(self.table())
 
-    def table(self, aliases: Mapping[str, str] | None = None) -> Table:
-        return dataclasses.replace(super().table(aliases), read_uids=self._read_uids)
+    def read_uids(self, block: int) -> tuple[U64, U64]:
+        return self._read_uids(block)
 
     def _read(self, block: int, wanted: Mapping[str, tuple[str, ScoreSet | None, Column]]) -> dict[str, Any]:
         keys = {name: (block, group.folder.name if group else "", inner) for name, (inner, group, _) in wanted.items()}
@@ -265,7 +263,7 @@ def _from_cut(run: Run, subset: Subset) -> Float64s:
 
 
 def check_kind(table: Table, column: str, kind: str) -> None:
-    if table.kind(column) != kind and not (kind == "number" and table.numeric(column)):
+    if not table.holds(column, kind):
         raise RecipeError(f"the column {column!r} holds {table.kind(column)}s, {kind}s are needed here")
 
 

@@ -285,7 +285,7 @@ def _scores(subset: Subset, codes_of: list[Codes]) -> Callable[[int], Float64s]:
     verdict = subset.verdict
     later = [code for code, reason in enumerate(verdict.why, start=1) if reason.step is None]
     seen = [block for block, codes in enumerate(codes_of) if codes.size and not np.isin(codes, later).all()]
-    table = subset.run.table(verdict.names).part(seen)
+    table = subset.run.table(verdict.names, blocks=seen)
     place = {block: number for number, block in enumerate(seen)}
     codes_by: dict[str, list[int]] = {}
     for code, reason in enumerate(verdict.why, start=1):

@@ -33,7 +33,7 @@ from tamis.reporting.pairs import (
 from tamis.selectors.expression import parse
 from tamis.store import Run
 from tamis.store.reasons import Cut, Verdict, blocks
-from tamis.store.run import INDEX_NUMBERS
+from tamis.store.run import INDEX_NUMBERS, RunTable
 from tamis.store.subset import Subset
 from tamis.store.table import Table
 
@@ -99,6 +99,20 @@ def drop_counts(verdict: Verdict) -> list[int]:
     return [int(count) for count in counts[1:]]
 
 
+class _WithLengths(RunTable):
+    """A run's table with an added column, `CAPTION`: the characters of each caption."""
+
+    def read(self, block: int, names: Sequence[str]) -> dict[str, Any]:
+        values = super().read(block, [name for name in names if name != CAPTION])
+        if CAPTION in names:
+            lengths = pc.utf8_length(self.run.index(self.run.shards[block], ["caption"]).column("caption"))
+            values[CAPTION] = np.asarray(lengths.cast(pa.float32()).to_numpy(zero_copy_only=False), np.float32)
+        return values
+
+    def kind(self, name: str) -> str:
+        return "number" if name == CAPTION else super().kind(name)
+
+
 class Context:
     """A run, subsets of it, and data of both that is read on first use.
 
@@ -137,16 +151,8 @@ class Context:
     @cached_property
     def table(self) -> Table:
         """The run's table with an added column, `CAPTION`: the characters of each caption."""
-        run, table = self.run, self.run.table()
-
-        def read(block: int, names: Sequence[str]) -> dict[str, Any]:
-            values = table.read(block, [name for name in names if name != CAPTION])
-            if CAPTION in names:
-                lengths = pc.utf8_length(run.index(run.shards[block], ["caption"]).column("caption"))
-                values[CAPTION] = np.asarray(lengths.cast(pa.float32()).to_numpy(zero_copy_only=False), np.float32)
-            return values
-
-        return replace(table, read=read, kind=lambda name: "number" if name == CAPTION else table.kind(name))
+        self.run.check_complete()
+        return _WithLengths(self.run)
 
     @cached_property
     def order(self) -> U64:

@@ -34,7 +34,7 @@ from tamis.storage import files
 from tamis.store import Run, manifest
 from tamis.store.checked import read_record
 from tamis.store.claims import PREPARES, PREPARING_SECONDS, lock_run, sweep_claims
-from tamis.store.table import Spread
+from tamis.store.table import ClusterReader
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class Engine(Protocol):
     ) -> Iterator[ShardReport]:
         """Does all tasks; raises StopError if every other shard would fail too."""
 
-    def reading(self) -> AbstractContextManager[Spread | None]:
+    def reading(self) -> AbstractContextManager[ClusterReader | None]:
         """Provides what reads a run's blocks for `Table.scan` while the context lasts; None: threads do."""
 
 

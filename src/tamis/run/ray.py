@@ -32,7 +32,7 @@ from tamis.run.local import Workers, decoders, feeders, worker_processes
 from tamis.run.plan import Plan, Task
 from tamis.run.shard import ShardWorker
 from tamis.storage import location
-from tamis.store.table import Spread
+from tamis.store.table import ClusterReader
 
 if TYPE_CHECKING:
     from tamis.run.fill import EngineProgress
@@ -85,10 +85,10 @@ class Ray:
                     ray.kill(worker.actor)
 
     @contextmanager
-    def reading(self) -> Iterator[Spread]:
+    def reading(self) -> Iterator[ClusterReader]:
         ray = _ray()
         with _connected(ray, self.address, self.workers):
-            yield partial(_spread, ray, self.workers)
+            yield partial(_run_on_cluster, ray, self.workers)
 
 
 def _ray() -> Any:
@@ -126,12 +126,12 @@ def _connected(ray: Any, address: str | None, cpus: int | None) -> Iterator[None
         ray.shutdown()
 
 
-def _spread(
-    ray: Any, workers: int | None, look: Callable[..., list[Any]], arguments: Iterable[tuple[Any, ...]]
+def _run_on_cluster(
+    ray: Any, workers: int | None, reader: Callable[..., list[Any]], arguments: Iterable[tuple[Any, ...]]
 ) -> Iterator[list[Any]]:
-    """Calls `look` on the cluster's workers: see `Spread`."""
-    task = ray.remote(num_cpus=1)(_look)
-    shared = ray.put(ray.cloudpickle.dumps(look))
+    """Calls a `BlockReader` on the cluster's workers: see `ClusterReader`."""
+    task = ray.remote(num_cpus=1)(_read_blocks)
+    shared = ray.put(ray.cloudpickle.dumps(reader))
     at_once = workers or 2 * int(ray.cluster_resources().get("CPU", 1))
     submit = lambda some: task.remote(shared, known_secrets(), some).future()  # noqa: E731
     try:
@@ -145,10 +145,10 @@ def _spread(
         raise StopError(f"Ray failed: {error}") from error
 
 
-def _look(look: bytes, hidden: Mapping[str, str], some: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+def _read_blocks(reader: bytes, hidden: Mapping[str, str], some: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
     take_secrets(hidden)  # before the run is opened
-    work = pickle.loads(look)
-    return [work(*arguments) for arguments in some]
+    read = pickle.loads(reader)
+    return [read(*arguments) for arguments in some]
 
 
 def _by_rows(arguments: Iterable[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:

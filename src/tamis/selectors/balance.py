@@ -82,7 +82,7 @@ class Balance:
 
     def select(self, table: Table) -> Selection:
         self.check_columns(table)
-        candidates, pool = table.candidates(), np.ones(len(table), bool)
+        candidates, pool = table.candidates, np.ones(len(table), bool)
         group, groups = group_codes(table, self.per) if self.per else (np.zeros(len(table), np.int64), ["all"])
         ids, lengths, missing, names = _matches(table, self.entries, group)
         group_of = np.array([number for number, _ in names], np.int64)

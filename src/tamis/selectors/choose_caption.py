@@ -88,7 +88,7 @@ class ChooseCaption:
 
     def select(self, table: Table) -> Selection:
         self.check_columns(table)
-        candidates, exists = table.candidates(), np.zeros(len(table), bool)
+        candidates, exists = table.candidates, np.zeros(len(table), bool)
         for place, texts in table.map([self.text], lambda place, columns: (place, columns[self.text])):
             exists[place] = pc.greater(pc.utf8_length(texts.cast(pa.string())), 0).fill_null(False).to_numpy(False)
         score, other = parse(self.score).values(table), np.where(exists, parse(self.other).values(table), np.nan)
@@ -114,6 +114,6 @@ class ChooseCaption:
         """Returns the threshold; infinity if no score can reach it."""
         if self.threshold is not None:
             return self.threshold
-        judged = score[table.candidates() & ~np.isnan(score)]
+        judged = score[table.candidates & ~np.isnan(score)]
         n = min(round_half_up(1 - self.quantile, rows_of(table, self.of)), judged.size)
         return float(np.partition(judged, judged.size - n)[judged.size - n]) if n else np.inf

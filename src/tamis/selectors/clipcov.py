@@ -141,7 +141,7 @@ class ClipCov:
         keep = np.zeros(len(table), bool)
         keep[ranking.rows[ranking.stays]] = True
         cut = float(ranking.gains.min()) if len(ranking.gains) else None
-        candidates, what = table.candidates(), self._needed
+        candidates, what = table.candidates, self._needed
         return verdict(self, keep, ranking.missing, candidates, "adds less", cut, what=what, facts=ranking.facts)
 
     def rank(self, table: Table) -> Ranking:
@@ -153,7 +153,7 @@ class ClipCov:
             RecipeError: the embeddings are missing or do not fit one another, or rows lack them or a class.
         """
         self.check_columns(table)
-        candidates = table.candidates()
+        candidates = table.candidates
         vectors = self._class_vectors(table) if "label" in self.terms else None
         self._check_sizes(table, vectors)
         labels, names = classes_of(table, self.per, (self.image, self.text), table.side_file(self.per, CLASS_NAMES))
@@ -186,7 +186,7 @@ class ClipCov:
 
     def _check_sizes(self, table: Table, names: Float32s | None) -> None:
         """Raises RecipeError if images, captions and class names have embeddings of different sizes."""
-        first = np.flatnonzero(table.candidates())[:1]
+        first = np.flatnonzero(table.candidates)[:1]
         sizes = {name: table.vectors(name, first).shape[1] for name in (self.image, self.text) if first.size}
         sizes |= {} if names is None or not first.size else {"the class names": names.shape[1]}
         check_widths(self.name, sizes)

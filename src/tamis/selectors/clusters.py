@@ -60,7 +60,7 @@ def embedded(table: Table, name: str) -> Mask:
     """Returns which candidates have an embedding."""
     parts = list(table.map([name], lambda place, columns: present(columns[name])))
     there: Mask = np.concatenate([np.zeros(0, bool), *parts])
-    return table.candidates() & there
+    return table.candidates & there
 
 
 def by_uid(table: Table, rows: Rows, *, groups: NDArray[np.integer[Any]] | None = None, seed: int = 0) -> Rows:
@@ -135,7 +135,7 @@ class ClusterStep:
     def cluster(self, table: Table) -> tuple[Clusters | None, Mask]:
         """Returns the clusters of the candidates, None if no row has the embedding; and which rows lack it."""
         self.check_columns(table)
-        candidates = table.candidates()
+        candidates = table.candidates
         there = embedded(table, self.embedding)
         missing = candidates & ~there
         check_missing(self, missing, candidates, self.embedding)  # before the work, not after it
@@ -288,7 +288,7 @@ class ImageBased(ClusterStep):
                     len(holds),
                 )
         reason = "no reference image in its cluster"
-        return verdict(self, keep, missing, table.candidates(), reason, what=self.embedding, facts=facts)
+        return verdict(self, keep, missing, table.candidates, reason, what=self.embedding, facts=facts)
 
 
 def check_widths(step: str, widths: Mapping[str, int]) -> None:

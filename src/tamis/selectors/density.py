@@ -91,7 +91,7 @@ class Density(_Thinned):
         if clusters is not None:
             keep, facts = self._thin(table, clusters)
         reason = "above the quota of its cluster"
-        return verdict(self, keep, missing, table.candidates(), reason, what=self.embedding, facts=facts)
+        return verdict(self, keep, missing, table.candidates, reason, what=self.embedding, facts=facts)
 
     def _thin(self, table: Table, clusters: Clusters) -> tuple[Mask, dict[str, Any]]:
         """Returns which clustered rows stay, and the shares of their rows that clusters keep."""
@@ -175,10 +175,10 @@ class D2(_Thinned):
 
     def select(self, table: Table) -> Selection:
         self.check_columns(table)
-        candidates, score = table.candidates(), parse(self.score).values(table)
+        candidates, score = table.candidates, parse(self.score).values(table)
         missing = np.isnan(score) & candidates
         check_missing(self, missing, candidates, self.score)
-        clusters, without = self.cluster(table.among(candidates & ~missing))
+        clusters, without = self.cluster(table.with_candidates(candidates & ~missing))
         keep, facts = np.zeros(len(table), bool), dict[str, Any]()
         if clusters is not None:
             keep, facts = self._pick(table, clusters, score)

@@ -108,7 +108,7 @@ class Distinct:
 
     def select(self, table: Table) -> Selection:
         self.check_columns(table)
-        candidates = table.candidates()
+        candidates = table.candidates
         numbers, missing = decoded(table, self.hash)
         hashes = numbers.view(">u8").astype(np.uint64) if numbers.shape[1] else np.zeros((len(table), 1), np.uint64)
         images = Thumbnails(*(np.zeros((len(table), 0), np.uint8),) * 2, np.zeros(len(table), np.float32))

@@ -66,7 +66,7 @@ class NormSimD:
 
     def select(self, table: Table) -> Selection:
         self.check_columns(table)
-        candidates, there = table.candidates(), embedded(table, self.embedding)
+        candidates, there = table.candidates, embedded(table, self.embedding)
         missing = candidates & ~there
         check_missing(self, missing, candidates, self.embedding)
         rows = by_uid(table, np.flatnonzero(there))
@@ -75,7 +75,7 @@ class NormSimD:
         if budget >= rows.size:
             keep[rows] = True
         else:
-            moments = self._moments(table.among(None))
+            moments = self._moments(table.with_candidates(None))
             keep[rows[most_alike(table.vectors(self.embedding, rows), moments, budget, self.rounds)]] = True
         return verdict(self, keep, missing, candidates, "least like the rows that stay", what=self.embedding)
 

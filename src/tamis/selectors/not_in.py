@@ -113,7 +113,7 @@ class NotIn:
 
     def select(self, table: Table) -> Selection:
         self.check_columns(table)
-        references, candidates = self.references(table), table.candidates()
+        references, candidates = self.references(table), table.candidates
         pairs, missing = self.find(table, references)
         check_missing(self, missing, candidates, what := " and ".join(["image_hash"] * self.hashes + self._vectors))
         keep = np.ones(len(table), bool)
@@ -126,7 +126,7 @@ class NotIn:
 
     def find(self, table: Table, references: References) -> tuple[NDArray[Any], Mask]:
         """Returns the candidates' pairs with references, (n,) `PAIR`, and which candidates could not be compared."""
-        here = table.candidates()
+        here = table.candidates
         near = None if references.hashes is None else NearTo(references.hashes, self.distance)
         by_hash, by_vector = references.hashes is not None, references.vectors is not None
         names = [*(_HASHES if by_hash else ()), *(("width", "height") if by_hash else ()), *self._vectors * by_vector]
@@ -274,7 +274,7 @@ class HashMatch:
 
     def select(self, table: Table) -> Selection:
         values = parse("on_list").values(table)
-        candidates = table.candidates()
+        candidates = table.candidates
         missing = candidates & np.isnan(values)
         return verdict(self, values == 0, missing, candidates, "on a list of hashes", what="on_list")
 

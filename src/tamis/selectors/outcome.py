@@ -116,9 +116,10 @@ def check_kind(step: str, table: Table, name: str, *expected: str) -> None:
 
     Where numbers are expected, words will do if each is a number.
     """
-    if (kind := table.kind(name)) not in expected and not ("number" in expected and table.numeric(name)):
-        wanted = " or ".join(f"{one}s" for one in expected)
-        raise RecipeError(f"{step}: the column {name!r} holds {kind}s, expected {wanted}{_ADVICE.get(expected[0], '')}")
+    if not any(table.holds(name, kind) for kind in expected):
+        wanted = " or ".join(f"{kind}s" for kind in expected)
+        what = f"the column {name!r} holds {table.kind(name)}s, expected {wanted}"
+        raise RecipeError(f"{step}: {what}{_ADVICE.get(expected[0], '')}")
 
 
 @dataclass(frozen=True)
@@ -226,7 +227,7 @@ def _check_asked(step: Step, table: Table) -> None:
     """Raises NotAskedError if a step looks at rows of a column that nobody asked for."""
     for name in () if hasattr(step, "parts") else sorted(step.reads):  # parts are checked one by one
         if (asked := table.asked(name)) is not None:
-            rows = ~asked if name in getattr(step, "poolwide", step.reads) else table.candidates() & ~asked
+            rows = ~asked if name in getattr(step, "poolwide", step.reads) else table.candidates & ~asked
             if rows.any():
                 raise NotAskedError(step, name, rows)
 
@@ -341,7 +342,7 @@ class _Dropped:
         self.cuts: list[Cut] = []
 
     def __getitem__(self, rows: slice) -> Mask:
-        return np.asarray(self.table.candidates(rows) & (self.codes[rows] == 0))
+        return np.asarray(self.table.candidates_in(rows) & (self.codes[rows] == 0))
 
     @property
     def size(self) -> int:
@@ -357,7 +358,7 @@ class _Dropped:
 
         counted = np.zeros(len(rule.reasons) + 1, np.int64)
         decided = partial(_decided, rule, first, self.codes.dtype)
-        for place, codes, some in self.table.among(self).scan(rule.columns, decided, in_chunks=True):
+        for place, codes, some in self.table.with_candidates(self).scan(rule.columns, decided, in_chunks=True):
             counted += some
             if codes is not None:
                 self.codes[place] += codes
@@ -421,13 +422,13 @@ def run_steps(table: Table, steps: Sequence[Step]) -> Outcome:
     dropped, funnel = _Dropped(table), []
     chosen: dict[str, Any] = {"times": None, "caption": None}
     for number, step in enumerate(steps, start=1):
-        first, view = len(dropped.reasons), table.among(dropped)
+        first, view = len(dropped.reasons), table.with_candidates(dropped)
         with naming_faults("step", *_with_parts([step])):
             _check_asked(step, view)
             if isinstance(step, Blockwise):
                 found = dropped.apply(step, step.fit(view))
             else:
-                found = dropped.add(step.select(table.among(dropped[:])))
+                found = dropped.add(step.select(table.with_candidates(dropped[:])))
             dropped.reasons[first:] = [replace(reason, step=number) for reason in dropped.reasons[first:]]
             chosen |= {name: values for name in chosen if (values := getattr(found, name)) is not None}
             lost = {reason: count for reason, count in found.counts.items() if reason != "kept" and count}

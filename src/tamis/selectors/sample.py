@@ -83,7 +83,7 @@ class Sample:
 
     def select(self, table: Table) -> Selection:
         self.check_columns(table)
-        candidates, times = table.candidates(), np.zeros(len(table), np.uint16)
+        candidates, times = table.candidates, np.zeros(len(table), np.uint16)
         score = parse(self.score).values(table)
         missing = ~np.isfinite(score) & candidates
         rows = np.flatnonzero(candidates & ~missing)

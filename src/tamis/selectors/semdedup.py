@@ -81,9 +81,7 @@ class SemDeDup(ClusterStep):
         facts: dict[str, Any] = {}
         if clusters is not None:
             keep, cut, facts = self._dedup(table, clusters)
-        return verdict(
-            self, keep, missing, table.candidates(), "repeats another", cut, what=self.embedding, facts=facts
-        )
+        return verdict(self, keep, missing, table.candidates, "repeats another", cut, what=self.embedding, facts=facts)
 
     def _dedup(self, table: Table, clusters: Clusters) -> tuple[Mask, float, dict[str, Any]]:
         """Returns which clustered rows stay, the cosine above which rows are dropped, and facts about the groups."""

@@ -50,7 +50,7 @@ def check_numbers(step: str, table: Table, expression: str) -> None:
 
 def candidates_of(table: Table) -> int:
     """Returns the number of candidates."""
-    return sum(int(np.count_nonzero(table.candidates(rows))) for rows in table.row_ranges())
+    return sum(int(np.count_nonzero(table.candidates_in(rows))) for rows in table.row_ranges())
 
 
 def rows_of(table: Table, of: Of) -> int:
@@ -616,7 +616,7 @@ class _Combined(Blockwise):
 
     def _judged(self, table: Table) -> list[Outcome]:
         """Returns each part's outcome on the whole pool."""
-        return [run_steps(table.among(None), part) for part in self.parts]
+        return [run_steps(table.with_candidates(None), part) for part in self.parts]
 
     def _joined(self, parts: Sequence[Outcome], *, every: bool) -> Callable[[Mask], Mapping[str, Any]] | None:
         if all(part.times is None and part.caption is None for part in parts):

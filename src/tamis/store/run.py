@@ -9,7 +9,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -478,56 +478,25 @@ class Run:
     @property
     def shown(self) -> Table:
         """The rows as pages may show, count and search them: words of `hidden` rows are null, except the status."""
-        table, starts = self.table(), self.row_ranges
+        self.check_complete()
+        return _ShownTable(self)
 
-        def read(block: int, wanted: Sequence[str]) -> dict[str, Any]:
-            found, hidden = dict(table.read(block, wanted)), self.hidden[starts[self.shards[block]]]
-            for name in wanted if hidden.any() else ():
-                if name != "status" and table.kind(name) == "word":
-                    found[name] = found[name].take(pa.array(np.arange(hidden.size), mask=hidden))
-            return found
-
-        return replace(table, read=read)
-
-    def table(self, aliases: Mapping[str, str] | None = None) -> Table:
+    def table(self, aliases: Mapping[str, str] | None = None, *, blocks: Sequence[int] | None = None) -> Table:
         """Returns the run's rows as selectors read them: columns by name, block by block.
 
         Args:
             aliases: {a recipe's own name: column of the run}.
+            blocks: the numbers of the shards whose rows it has; None: all.
 
         Raises:
             RunError: shards are missing, see `check_complete`.
         """
         self.check_complete()
-        names = dict(aliases or {})
+        return RunTable(self, aliases or {}, blocks)
 
-        def locate(name: str) -> tuple[str, ScoreSet | None, Column]:
-            return self.locate(names.get(name, name))
-
-        def read(block: int, wanted: Sequence[str]) -> dict[str, Any]:
-            return self._read(block, {name: locate(name) for name in wanted})
-
-        def read_uids(block: int) -> tuple[U64, U64]:
-            return parts.uids_of(self.index(self.shards[block], ["uid_hi", "uid_lo"]))
-
-        def side_file(name: str, file: str) -> Any:
-            group = locate(name)[1]
-            return None if group is None else group.side_file(file)
-
-        def about(name: str) -> Mapping[str, Any]:
-            inner, group, column = locate(name)
-            if group is not None:
-                return group.facts
-            path = self.embeddings[inner] / FEATURE if column.kind == "vector" else None
-            return read_description(path) if path is not None and path.is_file() else {}
-
-        kind = lambda name: locate(name)[2].kind  # noqa: E731
-        return Table(
-            self.sizes, read, read_uids, kind, about=about, side_file=side_file,
-            asked=lambda name: self.asked(locate(name)[1]),
-            numeric=lambda name: self.holds_numbers(names.get(name, name)),
-            again=partial(_again, uuid4().hex, str(self.path.absolute()), self.partial, (*names.items(),), len(self)),
-        )  # fmt: skip
+    def read_uids(self, block: int) -> tuple[U64, U64]:
+        """Returns the halves of the uids of one shard's rows."""
+        return parts.uids_of(self.index(self.shards[block], ["uid_hi", "uid_lo"]))
 
     def asked(self, group: ScoreSet | None) -> Mask | None:
         """Returns the rows that a signal was asked to judge, (rows,) bool; None: all."""
@@ -629,6 +598,62 @@ class Run:
         return self.to_numpy(column)
 
 
+class RunTable(Table):
+    """The rows of a run: see `Run.table`."""
+
+    def __init__(self, run: Run, aliases: Mapping[str, str] | None = None, blocks: Sequence[int] | None = None) -> None:
+        self.run, self._aliases = run, dict(aliases or {})
+        self._blocks = range(len(run.shards)) if blocks is None else blocks
+        sizes = run.sizes
+        self.sizes = [sizes[block] for block in self._blocks]
+        self._id = uuid4().hex
+
+    def __reduce__(self) -> Any:
+        aliases = (*self._aliases.items(),)
+        return _reopen, (self._id, str(self.run.path.absolute()), self.run.partial, aliases, len(self.run))
+
+    def read(self, block: int, names: Sequence[str]) -> dict[str, Any]:
+        return self.run._read(self._blocks[block], {name: self._locate(name) for name in names})
+
+    def read_uids(self, block: int) -> tuple[U64, U64]:
+        return self.run.read_uids(self._blocks[block])
+
+    def kind(self, name: str) -> str:
+        return self._locate(name)[2].kind
+
+    def holds(self, name: str, kind: str) -> bool:
+        return self.run.holds_numbers(self._name(name)) if kind == "number" else self.kind(name) == kind
+
+    def about(self, name: str) -> Mapping[str, Any]:
+        inner, group, column = self._locate(name)
+        if group is not None:
+            return group.facts
+        path = self.run.embeddings[inner] / FEATURE if column.kind == "vector" else None
+        return read_description(path) if path is not None and path.is_file() else {}
+
+    def side_file(self, name: str, file: str) -> Any:
+        group = self._locate(name)[1]
+        return None if group is None else group.side_file(file)
+
+    def asked(self, name: str) -> Mask | None:
+        return self.run.asked(self._locate(name)[1])
+
+    def _name(self, name: str) -> str:
+        return self._aliases.get(name, name)
+
+    def _locate(self, name: str) -> tuple[str, ScoreSet | None, Column]:
+        return self.run.locate(self._name(name))
+
+
+class _ShownTable(RunTable):
+    def read(self, block: int, names: Sequence[str]) -> dict[str, Any]:
+        values, hidden = super().read(block, names), self.run.hidden[slice(*self.starts[block : block + 2])]
+        for name in names if hidden.any() else ():
+            if name != "status" and self.kind(name) == "word":
+                values[name] = values[name].take(pa.array(np.arange(hidden.size), mask=hidden))
+        return values
+
+
 def open_run(path: str | os.PathLike[str] | Run, *, partial: bool = False) -> Run:
     """Opens a run folder to read its rows.
 
@@ -647,7 +672,7 @@ def open_run(path: str | os.PathLike[str] | Run, *, partial: bool = False) -> Ru
 
 
 @lru_cache(maxsize=1)
-def _again(once: str, path: str, partial: bool, aliases: tuple[tuple[str, str], ...], rows: int) -> Table:
+def _reopen(once: str, path: str, partial: bool, aliases: tuple[tuple[str, str], ...], rows: int) -> Table:
     """Returns the table of a run that another process has opened with so many rows; `once` differs for each table."""
     run = Run(path, partial=partial)
     if len(run) != rows:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -28,8 +29,8 @@ _THREADS = min(4, os.cpu_count() or 1)
 _CHUNK = 1 << 16
 
 
-#: Calls a function with each tuple of arguments and yields the results in order.
-Spread = Callable[[Callable[..., list[Any]], Iterable[tuple[Any, ...]]], Iterator[list[Any]]]
+#: Calls a function with each tuple of arguments on a cluster and yields the results in order.
+ClusterReader = Callable[[Callable[..., list[Any]], Iterable[tuple[Any, ...]]], Iterator[list[Any]]]
 
 
 #: A number, alone or on the first line of a text, as models answer that are asked for a score and why.
@@ -67,8 +68,7 @@ class Masks(Protocol):
     def __getitem__(self, rows: slice, /) -> Mask: ...
 
 
-@dataclass(frozen=True, eq=False)
-class Table:
+class Table(ABC):
     """Columns by name over blocks of rows (one block per shard).
 
     A column holds numbers (float32, NaN for null), words, or vectors: stored embeddings, (rows, d) float16 and mapped
@@ -76,75 +76,67 @@ class Table:
 
     Attributes:
         sizes: rows per block.
-        read: returns columns of a block, by name.
-        read_uids: returns the halves of the uids of a block.
-        kind: returns "number", "word" or "vector": what a column holds.
-        about: returns the description of a column's signal or embeddings, with its settings and models.
-        side_file: returns a side file of a column's signal, by column and file name; None if there is none.
-        numeric: whether a column can be read as numbers, as a field of the pool that holds numbers can.
-        asked: returns the rows that a column's signal was asked to judge, (rows,) bool; None: all.
-        spread: does `scan`'s work on a cluster; None: threads do it.
-        again: opens the same table in another process, where all rows are candidates.
-        only: the candidates, the rows that earlier steps left: a mask of the table, or what gives one for a slice of
-            rows; None: all.
+        run_on_cluster: does `scan`'s work on a cluster; None: threads do it.
     """
 
     sizes: Sequence[int]
-    read: Callable[[int, Sequence[str]], dict[str, Any]]
-    read_uids: Callable[[int], tuple[U64, U64]]
-    kind: Callable[[str], str]
-    only: Mask | Masks | None = None
-    about: Callable[[str], Mapping[str, Any]] = lambda name: {}
-    side_file: Callable[[str, str], Any] = lambda name, file: None
-    numeric: Callable[[str], bool] = lambda name: False
-    asked: Callable[[str], Mask | None] = lambda name: None
-    spread: Spread | None = None
-    again: Callable[[], Table] | None = None
+    run_on_cluster: ClusterReader | None = None
+    _candidates: Mask | Masks | None = None  # None: all rows
 
-    def __reduce__(self) -> Any:
-        return (self.again, ()) if self.again else super().__reduce__()
+    @abstractmethod
+    def read(self, block: int, names: Sequence[str]) -> dict[str, Any]:
+        """Returns columns of a block, by name."""
+
+    @abstractmethod
+    def read_uids(self, block: int) -> tuple[U64, U64]:
+        """Returns the halves of the uids of a block."""
+
+    @abstractmethod
+    def kind(self, name: str) -> str:
+        """Returns "number", "word" or "vector": what a column holds."""
+
+    def holds(self, name: str, kind: str) -> bool:
+        """Whether a column can be read as a kind. A field of the pool that holds numbers can as words and numbers."""
+        return self.kind(name) == kind
+
+    def about(self, name: str) -> Mapping[str, Any]:
+        """Returns the description of a column's signal or embeddings, with its settings and models."""
+        return {}
+
+    def side_file(self, name: str, file: str) -> Any:
+        """Returns a side file of a column's signal; None if there is none."""
+        return None
+
+    def asked(self, name: str) -> Mask | None:
+        """Returns the rows that a column's signal was asked to judge, (rows,) bool; None: all."""
+        return None
 
     @cached_property
     def starts(self) -> NDArray[np.int64]:
         """(blocks + 1,) the first row of each block, and the number of rows."""
         return np.concatenate([[0], np.cumsum(self.sizes, dtype=np.int64)])
 
-    @classmethod
-    def of(
-        cls,
-        columns: Mapping[str, Any],
-        *,
-        uids: tuple[U64, U64] | None = None,
-        block: int = 1 << 20,
-        side_files: Mapping[tuple[str, str], Any] | None = None,
-    ) -> Table:
-        """Returns a table of arrays in memory: floats with NaN for null, lists of words, or (rows, d) vectors.
-
-        Args:
-            columns: by name.
-            uids: halves of each row's id; None: its number.
-            block: rows per block.
-            side_files: by column and file name.
-        """
-        beside = side_files or {}
-        rows = len(next(iter(columns.values()))) if columns else len(uids[0]) if uids else 0
-        cuts = list(range(0, rows, block))
-        high, low = uids or (np.zeros(rows, np.uint64), np.arange(rows, dtype=np.uint64))
-        data = {name: value if isinstance(value, np.ndarray) else pa.array(value) for name, value in columns.items()}
-        return cls(
-            [min(block, rows - cut) for cut in cuts],
-            lambda number, names: {name: data[name][cuts[number] : cuts[number] + block] for name in names},
-            lambda number: (high[cuts[number] : cuts[number] + block], low[cuts[number] : cuts[number] + block]),
-            lambda name: {1: "number", 2: "vector"}[data[name].ndim] if isinstance(data[name], np.ndarray) else "word",
-            side_file=lambda name, file: beside.get((name, file)),
-        )
-
     def __len__(self) -> int:
         return int(self.starts[-1])
 
-    def among(self, candidates: Mask | Masks | None) -> Table:
-        """Returns the same table with other candidates; None: all rows."""
-        return replace(self, only=candidates)
+    @property
+    def candidates(self) -> Mask:
+        """(rows,) bool: the rows that earlier steps left."""
+        return self.candidates_in(slice(None))
+
+    def candidates_in(self, rows: slice) -> Mask:
+        """Returns the candidates among a slice of the rows: (n,) bool."""
+        return np.ones(len(range(len(self))[rows]), bool) if self._candidates is None else self._candidates[rows]
+
+    def with_candidates(self, candidates: Mask | Masks | None) -> Self:
+        """Returns the same table with other candidates.
+
+        Args:
+            candidates: a mask of the table, or what gives one for a slice of rows; None: all rows.
+        """
+        other = object.__new__(type(self))  # `copy` would open the table again, as another process does
+        other.__dict__ |= self.__dict__ | {"_candidates": candidates}
+        return other
 
     def check_asked(self, names: Sequence[str], reader: str) -> None:
         """Raises RunError if a column that a reader needs in full covers some rows only."""
@@ -153,20 +145,6 @@ class Table:
                 lacking = int(np.count_nonzero(~asked))
                 what = f"{reader} reads {name!r}, which nobody asked for in {lacking:,} of {len(self):,} rows"
                 raise RunError(f"{what}: score it in full first, without 'within'")
-
-    def part(self, blocks: Sequence[int]) -> Table:
-        """Returns the table of some of the blocks, with all of their rows as candidates."""
-        return replace(
-            self,
-            sizes=[self.sizes[block] for block in blocks],
-            read=lambda number, names: self.read(blocks[number], names),
-            read_uids=lambda number: self.read_uids(blocks[number]),
-            only=None,
-        )
-
-    def candidates(self, rows: slice = slice(None)) -> Mask:
-        """Returns the candidates among a slice of the rows, by default of all: (n,) bool."""
-        return np.ones(len(range(len(self))[rows]), bool) if self.only is None else self.only[rows]
 
     def block_uids(self, rows: slice) -> tuple[U64, U64]:
         """Returns the uids of rows of one block."""
@@ -182,9 +160,9 @@ class Table:
             names: the columns to read.
             work: gets the slice of the table's rows that the block holds, and its columns; must not touch other rows.
         """
-        look = _Look(self, names, lambda rows, columns, _: work(rows, columns))
-        for (found,) in _by_threads(look, ((block, rows, None) for block, rows in enumerate(self.row_ranges()))):
-            yield found
+        reader = BlockReader(self, names, lambda rows, columns, _: work(rows, columns))
+        for (result,) in _by_threads(reader, ((block, rows, None) for block, rows in enumerate(self.row_ranges()))):
+            yield result
 
     def scan(
         self,
@@ -194,7 +172,7 @@ class Table:
         in_chunks: bool = False,
         every: int = 1,
     ) -> Iterator[T]:
-        """Calls `work(rows, columns, candidates)` for every block, on a cluster if `spread` is one; else as `map`.
+        """Calls `work(rows, columns, candidates)` for every block, on the cluster if there is one; else as `map`.
 
         Args:
             names: the columns to read; without any the work is done here.
@@ -203,10 +181,10 @@ class Table:
             in_chunks: calls it for chunks of a block, which stay in the processor's cache.
             every: reads only each block with a number that this divides.
         """
-        spread = self.spread if self.spread and names else _by_threads
-        places = itertools.islice(enumerate(self.row_ranges()), None, None, every)
-        looks = ((block, rows, None if self.only is None else self.only[rows]) for block, rows in places)
-        yield from itertools.chain.from_iterable(spread(_Look(self, names, work, in_chunks), looks))
+        execute = (self.run_on_cluster if names else None) or _by_threads
+        blocks, candidates = itertools.islice(enumerate(self.row_ranges()), None, None, every), self._candidates
+        arguments = ((block, rows, None if candidates is None else candidates[rows]) for block, rows in blocks)
+        yield from itertools.chain.from_iterable(execute(BlockReader(self, names, work, in_chunks), arguments))
 
     def row_ranges(self) -> Iterator[slice]:
         """Yields the slice of the table's rows that each block holds."""
@@ -221,20 +199,7 @@ class Table:
 
     def uids(self, rows: NDArray[np.int64]) -> tuple[U64, U64]:
         """Returns the uids of some rows, in the order asked for, reading only the blocks that hold them."""
-        high, low = np.empty(rows.size, np.uint64), np.empty(rows.size, np.uint64)
-        if (rows[1:] < rows[:-1]).any():
-            order = np.argsort(rows, kind="stable")
-            high[order], low[order] = self.uids(rows[order])
-            return high, low
-
-        def fill(some: tuple[int, slice]) -> None:
-            block, part = some
-            here = rows[part] - self.starts[block]
-            block_high, block_low = self.read_uids(block)
-            high[part], low[part] = block_high[here], block_low[here]
-
-        with ThreadPoolExecutor(_THREADS) as pool:
-            list(pool.map(fill, self.blocks_of(rows)))
+        high, low = self._gather(rows, self.read_uids) if rows.size else np.empty((2, 0), np.uint64)
         return high, low
 
     def vectors(self, name: str, rows: NDArray[np.int64]) -> NDArray[np.floating[Any]]:
@@ -244,27 +209,78 @@ class Table:
             name: a column of vectors or numbers.
             rows: (n,) row numbers, in any order. Each block is read once.
         """
+
+        def read(block: int) -> tuple[NDArray[Any]]:
+            return (as_numbers(self.read(block, [name])[name]),)
+
         if not rows.size:
-            first = as_numbers(self.read(0, [name])[name]) if self.sizes else np.empty((0, 0), np.float16)
-            return cast(NDArray[np.floating[Any]], first[:0])
-        order = np.argsort(rows, kind="stable")
-        ascending = rows[order]
+            return read(0)[0][:0] if self.sizes else np.empty((0, 0), np.float16)
+        return self._gather(rows, read)[0]
+
+    def _gather(self, rows: NDArray[np.int64], read: Callable[[int], Sequence[NDArray[Any]]]) -> list[NDArray[Any]]:
+        """Returns some rows of the arrays that `read` gives for a block; each block is read once."""
+        order = np.argsort(rows, kind="stable") if (rows[1:] < rows[:-1]).any() else None
+        ascending = rows if order is None else rows[order]
         start, _ = next(self.blocks_of(ascending))
-        first = as_numbers(self.read(start, [name])[name])
-        out: NDArray[np.floating[Any]] = np.empty((rows.size, *first.shape[1:]), first.dtype)
+        first = read(start)
+        out: list[NDArray[Any]] = [np.empty((rows.size, *array.shape[1:]), array.dtype) for array in first]
 
         def fill(some: tuple[int, slice]) -> None:
             block, part = some
-            found = first if block == start else as_numbers(self.read(block, [name])[name])
-            out[order[part]] = found[ascending[part] - self.starts[block]]
+            inside, target = ascending[part] - self.starts[block], part if order is None else order[part]
+            for filled, array in zip(out, first if block == start else read(block), strict=True):
+                filled[target] = array[inside]
 
         with ThreadPoolExecutor(_THREADS) as pool:
             list(pool.map(fill, self.blocks_of(ascending)))
         return out
 
 
+class MemoryTable(Table):
+    """A table of arrays in memory: floats with NaN for null, lists of words, or (rows, d) vectors."""
+
+    def __init__(
+        self,
+        columns: Mapping[str, Any],
+        *,
+        uids: tuple[U64, U64] | None = None,
+        block: int = 1 << 20,
+        side_files: Mapping[tuple[str, str], Any] | None = None,
+    ) -> None:
+        """Makes a table.
+
+        Args:
+            columns: by name.
+            uids: halves of each row's id; None: its number.
+            block: rows per block.
+            side_files: by column and file name.
+        """
+        rows = len(next(iter(columns.values()))) if columns else len(uids[0]) if uids else 0
+        self.sizes = [min(block, rows - start) for start in range(0, rows, block)]
+        self._uids = uids or (np.zeros(rows, np.uint64), np.arange(rows, dtype=np.uint64))
+        self._columns = {
+            name: value if isinstance(value, np.ndarray) else pa.array(value) for name, value in columns.items()
+        }
+        self._side_files = side_files or {}
+
+    def read(self, block: int, names: Sequence[str]) -> dict[str, Any]:
+        rows = slice(*self.starts[block : block + 2])
+        return {name: self._columns[name][rows] for name in names}
+
+    def read_uids(self, block: int) -> tuple[U64, U64]:
+        rows = slice(*self.starts[block : block + 2])
+        return self._uids[0][rows], self._uids[1][rows]
+
+    def kind(self, name: str) -> str:
+        values = self._columns[name]
+        return {1: "number", 2: "vector"}[values.ndim] if isinstance(values, np.ndarray) else "word"
+
+    def side_file(self, name: str, file: str) -> Any:
+        return self._side_files.get((name, file))
+
+
 @dataclass(frozen=True)
-class _Look:
+class BlockReader:
     """Reads a block and calls `work` for it, or for its chunks. It can be pickled if `work` can."""
 
     table: Table

@@ -28,7 +28,7 @@ from tamis.scoring import score
 from tamis.selectors.outcome import Selection, Step, describe
 from tamis.selectors.steps import AllOf, AnyOf, NoneOf
 from tamis.store.subset import PER_ROW, Subset
-from tamis.store.table import Table
+from tamis.store.table import MemoryTable, Table
 from tamis.testing import pairs
 
 Kind = Literal["number", "word", "vector"]
@@ -208,10 +208,10 @@ def check_selector(step: Step, *, columns: Mapping[str, Kind | Sequence[Any] | N
     rows = len(next(iter(values.values())))
     seen: set[str] = set()
     table = _table(values, seen=seen)
-    before = table.candidates().copy()
+    before = table.candidates.copy()
     found = step.select(table)
     _check_selection(found, table, title)
-    assert np.array_equal(table.candidates(), before), f"{title} changes which rows of the table are candidates"
+    assert np.array_equal(table.candidates, before), f"{title} changes which rows of the table are candidates"
     assert seen == step.reads, f"{title} reads {sorted(seen)}, and its `reads` names {sorted(step.reads)}"
     try:
         json.dumps([dict(found.counts), dict(found.facts), found.cut and float(found.cut)])
@@ -231,7 +231,7 @@ def check_selector(step: Step, *, columns: Mapping[str, Kind | Sequence[Any] | N
         for name in PER_ROW:
             one, other = getattr(found, name), getattr(again, name)
             assert one is None or np.array_equal(one[places], other), f"{title}: {name} changes {how}"
-    for empty in (_table(values, straight[:0]), _table(values).among(np.zeros(rows, bool))):
+    for empty in (_table(values, straight[:0]), _table(values).with_candidates(np.zeros(rows, bool))):
         _check_selection(step.select(empty), empty, title)
     if hasattr(step, "missing"):
         _check_missing(step, values, found, title)
@@ -260,6 +260,14 @@ def _values(step: Step, columns: Columns) -> dict[str, NDArray[Any]]:
     return values
 
 
+class _NotedTable(MemoryTable):
+    seen: set[str]
+
+    def read(self, block: int, names: Sequence[str]) -> dict[str, Any]:
+        self.seen.update(names)
+        return super().read(block, names)
+
+
 def _table(
     values: Mapping[str, NDArray[Any]], rows: Rows | None = None, block: int = 5, seen: set[str] | None = None
 ) -> Table:
@@ -269,19 +277,14 @@ def _table(
     rng = np.random.default_rng(3)
     high, low = rng.integers(0, 2**64, (2, count), dtype=np.uint64)[:, rows]
     taken = {name: value[rows].tolist() if value.dtype == object else value[rows] for name, value in values.items()}
-    table = Table.of(taken, uids=(high, low), block=block).among((rng.random(count) < 0.8)[rows])
-
-    def noted(number: int, names: Sequence[str]) -> dict[str, Any]:
-        if seen is not None:
-            seen.update(names)
-        return table.read(number, names)
-
-    return dataclasses.replace(table, read=noted)
+    table = _NotedTable(taken, uids=(high, low), block=block)
+    table.seen = set() if seen is None else seen
+    return table.with_candidates((rng.random(count) < 0.8)[rows])
 
 
 def _check_selection(found: Selection, table: Table, title: str) -> None:
     assert isinstance(found, Selection), f"{title}: select() must return a Selection, not a {type(found).__name__}"
-    keep, candidates, counts = found.keep, table.candidates(), dict(found.counts)
+    keep, candidates, counts = found.keep, table.candidates, dict(found.counts)
     right = keep.dtype == bool and keep.shape == (len(table),)
     assert right, f"{title}: keep must be ({len(table)},) bool, got {keep.shape} {keep.dtype}"
     stray = np.flatnonzero(keep & ~candidates).tolist()
@@ -304,7 +307,7 @@ def _check_missing(step: Any, values: Mapping[str, NDArray[Any]], found: Selecti
     lacking = np.zeros(found.keep.size, bool)
     for name in step.reads:
         lacking |= [value is None or bool(np.any(value != value)) for value in values[name]]
-    lacking &= _table(values).candidates()
+    lacking &= _table(values).candidates
     if not lacking.any():
         return
     kept = np.flatnonzero(found.keep & lacking).tolist()

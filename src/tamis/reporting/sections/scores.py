@@ -15,7 +15,7 @@ from tamis.reporting.context import Context, Facts, Marks
 from tamis.reporting.distributions import Histogram, histogram, whole_column
 from tamis.reporting.pairs import first_of_each
 from tamis.store.run import INDEX_NUMBERS
-from tamis.store.table import Table, as_numbers
+from tamis.store.table import MemoryTable, Table, as_numbers
 
 #: The quantiles at which a pair is shown.
 LEVELS = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
@@ -62,7 +62,7 @@ def _computed(context: Context) -> list[Facts]:
         rounded = values.astype(np.float32)
         drawn = histogram(rounded, context.keeps, [mark for each in marks for mark in each])
         found.append(_distribution(column, "", drawn, marks))
-        _add_strips(context, Table.of({text: rounded}), {text: found[-1]})
+        _add_strips(context, MemoryTable({text: rounded}), {text: found[-1]})
     return found
 
 
