@@ -16,7 +16,7 @@ from tamis.errors import PoolError, RunError, ShardError
 from tamis.ids import format_uids
 from tamis.math.statistics import Estimate, share_interval
 from tamis.recipe import PathLike, build
-from tamis.selectors.clusters import by_uid
+from tamis.selectors.clusters import order_by_uid
 from tamis.selectors.distinct import decode
 from tamis.selectors.not_in import NotIn, References, thumbnails
 from tamis.signals.image_hash import colours_of, hashes_of, lightness_of
@@ -109,7 +109,7 @@ def overlap(
 
 def _recall(step: NotIn, run: Run, planted: int) -> dict[str, Estimate]:
     """Changes images of the run in six ways and looks for each among the unchanged ones, by their hashes."""
-    rows = np.sort(by_uid(run.table(), np.arange(len(run)))[:planted])
+    rows = np.sort(order_by_uid(run.table(), np.arange(len(run)))[:planted])
     try:
         samples = samples_of(run, order=rows, fields={"pixels"}, errors="mark")
         images = [sample.pixels for sample in samples if sample.pixels is not None]

@@ -17,7 +17,7 @@ from tamis.derived.contrastive import contrastive_norms
 from tamis.errors import at_least_one
 from tamis.ids import copy_numbers, scramble
 from tamis.math.similarity import unit_rows
-from tamis.selectors.clusters import GATHER, check_widths, embedded, gathered
+from tamis.selectors.clusters import GATHER, check_widths, embedded, gather
 from tamis.selectors.outcome import check_kind
 from tamis.store.table import Table
 
@@ -105,7 +105,7 @@ class ClipLoss(Derived):
         """Returns the three columns of some batches, one after another: (3, rows)."""
         rows, starts = np.concatenate(batches), np.cumsum([0, *map(len, batches)])
         out = np.empty((3, rows.size), np.float32)
-        for several in gathered(table, (self.image, self.text), rows, starts):
+        for several in gather(table, (self.image, self.text), rows, starts):
             for _, place, vectors in several:
                 images, texts = map(unit_rows, vectors)
                 check_widths(self.name, {self.image: images.shape[1], self.text: texts.shape[1]})

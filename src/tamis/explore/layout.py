@@ -18,7 +18,7 @@ from tamis.derived.columns import Computed, add_columns
 from tamis.errors import RecipeError, needs_extra
 from tamis.math.similarity import unit_rows
 from tamis.math.texts import c_tf_idf
-from tamis.selectors.clusters import by_uid, embedded
+from tamis.selectors.clusters import embedded, order_by_uid
 from tamis.selectors.outcome import check_kind
 from tamis.store import Run, open_run
 from tamis.store.table import Table
@@ -81,7 +81,7 @@ def lay_out(run: str | os.PathLike[str] | Run, *, of: str = "image", sample: int
 def positions(table: Table, names: Sequence[str], there: Mask, *, sample: int, seed: int) -> Float32s:
     """Returns the position of every row in [-1, 1]: (rows, 2) float32, NaN where there is no embedding."""
     every = np.flatnonzero(there)
-    laid = np.sort(by_uid(table, every, seed=seed)[:sample])
+    laid = np.sort(order_by_uid(table, every, seed=seed)[:sample])
     vectors, project, _ = principal(lambda rows: joined(table, names, rows), laid, _DIMENSIONS)
     points = vectors[:, :2] if laid.size < _FEW else embed(vectors, seed=seed)
     low, high = points.min(axis=0), points.max(axis=0)

@@ -12,11 +12,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tamis.arrays import Mask, Rows
-from tamis.errors import check_fraction, check_words
+from tamis.errors import check_fraction
 from tamis.ids import uniforms
 from tamis.math.balance import Counts, effective_number, keep_chances, tail_limit, tail_share
-from tamis.selectors.outcome import Drops, Selection, check_kind, check_missing
-from tamis.selectors.steps import Missing, Of, group_codes
+from tamis.selectors.outcome import Drops, IfMissing, ReadsPool, Selection, check_missing
+from tamis.selectors.steps import Of, group_codes
 from tamis.store.table import Table
 
 #: Points of the curve, and groups, in the facts.
@@ -24,7 +24,7 @@ _POINTS, _GROUPS = 24, 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Balance:
+class Balance(ReadsPool):
     """Keeps fewer captions about frequent entries: each entry draws about t of its captions.
 
     A caption stays with the probability 1 - Π (1 - min(1, t / count)) over its entries, so captions with a rare entry
@@ -48,13 +48,14 @@ class Balance:
     """
 
     name: ClassVar[str] = "balance"
+    words, groups = ("entries",), ("per",)
     t: float | None = None
     tail: float | None = None
     entries: str = "entries"
     per: str | None = None
     of: Of = "survivors"
     seed: int = 0
-    missing: Missing = "error"
+    missing: IfMissing = "error"
 
     def __post_init__(self) -> None:
         if (self.t is None) == (self.tail is None):
@@ -63,22 +64,12 @@ class Balance:
             raise ValueError(f"t must be at least 1, got {self.t:g}")
         if self.tail is not None:
             check_fraction(self.tail, "tail")
-        check_words(self)
-
-    @property
-    def reads(self) -> frozenset[str]:
-        return frozenset({self.entries, *([self.per] if self.per else [])})
+        super().__post_init__()
 
     @property
     def described(self) -> str:
         limit = f"t {self.t:,g}" if self.t is not None else f"tail {100 * (self.tail or 0):g} %"
         return f"balanced {self.entries} ({limit}{f' per {self.per}' if self.per else ''})"
-
-    def check_columns(self, table: Table) -> None:
-        """Raises RecipeError unless entries are words, and groups words or numbers."""
-        check_kind(self.name, table, self.entries, "word")
-        if self.per is not None:
-            check_kind(self.name, table, self.per, "word", "number")
 
     def select(self, table: Table) -> Selection:
         self.check_columns(table)

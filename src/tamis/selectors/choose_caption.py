@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tamis.arrays import Float64s
-from tamis.errors import check_words, without_effect
+from tamis.errors import without_effect
 from tamis.ids import uniforms
 from tamis.math.order import round_half_up
 from tamis.selectors.expression import parse
-from tamis.selectors.outcome import Drops, Selection, check_kind
-from tamis.selectors.steps import Of, check_numbers, rows_of
+from tamis.selectors.outcome import Drops, ReadsColumns, Selection
+from tamis.selectors.steps import Of, rows_of
 from tamis.store.table import Table
 
 #: Numbers the draw among those of a uid.
@@ -23,7 +23,7 @@ _MIX = 35
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChooseCaption:
+class ChooseCaption(ReadsColumns):
     """Keeps the alt-text where it matches the image, else the other caption if that does, else drops the pair.
 
     A text without a score does not reach the threshold; rows without both scores are dropped and counted as missing.
@@ -46,6 +46,7 @@ class ChooseCaption:
     """
 
     name: ClassVar[str] = "choose_caption"
+    scores, words = ("score", "other"), ("text",)
     score: str = "clip"
     other: str = "generated_clip"
     text: str = "generated_caption"
@@ -59,7 +60,7 @@ class ChooseCaption:
         for name in ("quantile", "mix"):
             if not 0 <= (value := getattr(self, name)) <= 1:
                 raise ValueError(f"{name} must be in [0, 1], got {value}")
-        check_words(self)
+        super().__post_init__()
         if self.threshold is not None:
             if np.isnan(self.threshold):
                 raise ValueError("threshold needs a number, got nan")
@@ -68,23 +69,9 @@ class ChooseCaption:
             without_effect(self, "seed", because="with mix: 0 nothing is drawn")
 
     @property
-    def reads(self) -> frozenset[str]:
-        return parse(self.score).columns | parse(self.other).columns | {self.text}
-
-    @property
-    def poolwide(self) -> frozenset[str]:
-        return parse(self.score).poolwide | parse(self.other).poolwide
-
-    @property
     def described(self) -> str:
         share = f"the top {100 - 100 * self.quantile:g} % of the {self.of} by {self.score}"
         return f"alt-text or {self.text}, at least {share if self.threshold is None else f'{self.threshold:g}'}"
-
-    def check_columns(self, table: Table) -> None:
-        """Raises RecipeError if a score does not read numbers, or the text column holds no texts."""
-        check_numbers(self.name, table, self.score)
-        check_numbers(self.name, table, self.other)
-        check_kind(self.name, table, self.text, "word")
 
     def select(self, table: Table) -> Selection:
         self.check_columns(table)

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from tamis.arrays import Float32s, Float64s, Floats, Mask, Rows
-from tamis.errors import RecipeError, RunError, check_words, without_effect
+from tamis.errors import RecipeError, RunError, without_effect
 from tamis.ids import scramble
 from tamis.math import clipcov
 from tamis.math.clipcov import PARTS, TERMS, Picks
 from tamis.math.similarity import unit_rows
-from tamis.selectors.clusters import BLOCK, by_uid, check_widths, embedded, gathered
-from tamis.selectors.outcome import Selection, check_kind, check_missing, verdict
+from tamis.selectors.clusters import BLOCK, check_widths, embedded, gather, order_by_group
+from tamis.selectors.outcome import IfMissing, ReadsPool, Selection, check_missing, verdict
 from tamis.selectors.steps import Of, budget_of, check_budget, group_codes
 from tamis.store.parts import CLASS_NAMES, CLASS_VECTORS
 from tamis.store.table import Table
@@ -47,7 +47,7 @@ _SAMPLE = 1 << 18
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClipCov:
+class ClipCov(ReadsPool):
     """Keeps the pairs that together preserve the cross-covariance of images and captions, class by latent class.
 
     A pair is worth what it adds to the chosen pairs: it is near many pairs of its class, its caption is near its
@@ -81,6 +81,7 @@ class ClipCov:
     """
 
     name: ClassVar[str] = "clipcov"
+    vectors, groups = ("image", "text"), ("per",)
     fraction: float | None = None
     n: int | None = None
     of: Of = "survivors"
@@ -92,11 +93,11 @@ class ClipCov:
     inter: Literal["mean", "sum"] = "mean"
     diversity: Literal["paper", "share"] = "paper"
     double_greedy: bool = True
-    missing: Literal["error", "drop"] = "error"
+    missing: IfMissing = "error"
 
     def __post_init__(self) -> None:
         check_budget(self)
-        check_words(self)
+        super().__post_init__()
         if self.alpha is not None and not math.isfinite(self.alpha):
             raise ValueError(f"alpha is a number, got {self.alpha}")
         if (wrong := [term for term in self.terms if term not in TERMS + PARTS]) or not self.terms:
@@ -116,10 +117,6 @@ class ClipCov:
             without_effect(self, "diversity", because=f"no term of {', '.join(self.terms)} compares chosen pairs")
 
     @property
-    def reads(self) -> frozenset[str]:
-        return frozenset({self.image, self.text, self.per})
-
-    @property
     def described(self) -> str:
         budget = f"{self.n:,} pairs" if self.fraction is None else f"{100 * self.fraction:g} % of the {self.of}"
         terms = "" if set(self.terms) == set(TERMS) else f" ({', '.join(self.terms)} only)"
@@ -129,12 +126,6 @@ class ClipCov:
     @property
     def _needed(self) -> str:
         return f"{self.image} and {self.text} and {self.per}"
-
-    def check_columns(self, table: Table) -> None:
-        """Raises RecipeError if images and captions are no embeddings, or classes are."""
-        for name in (self.image, self.text):
-            check_kind(self.name, table, name, "vector")
-        check_kind(self.name, table, self.per, "word", "number")
 
     def select(self, table: Table) -> Selection:
         ranking = self.rank(table)
@@ -159,12 +150,10 @@ class ClipCov:
         labels, names = classes_of(table, self.per, (self.image, self.text), table.side_file(self.per, CLASS_NAMES))
         missing = candidates & (labels < 0)
         check_missing(self, missing, candidates, self._needed)  # before the work, not after it
-        rows = np.flatnonzero(labels >= 0)
-        most = min(budget_of(self, table), rows.size)
+        most = min(budget_of(self, table), int(np.count_nonzero(labels >= 0)))
         if most == 0:
             return Ranking(np.empty(0, np.int64), np.empty(0), np.empty(0, bool), missing)
-        order = by_uid(table, rows, groups=labels[rows])
-        starts = np.searchsorted(labels[order], np.arange(len(names) + 1)).astype(np.int64)
+        order, starts = order_by_group(table, labels, len(names))
         return _Work(self, table, order, starts, names, vectors, most).ranking(missing)
 
     def _class_vectors(self, table: Table) -> Float32s:
@@ -299,7 +288,7 @@ class _Work:
             k, place, (images, texts) = item
             return k, work(k, place, images, texts)
 
-        for group in gathered(self.table, (self.step.image, self.step.text), order, starts):
+        for group in gather(self.table, (self.step.image, self.step.text), order, starts):
             sizes = np.array([place.stop - place.start for _, place, _ in group], float)
             # BLAS's own threads are best for one class with most of the work, one thread per class for many classes.
             if WORKERS == 1 or sizes.max(initial=0) ** 2 * WORKERS > (sizes**2).sum():

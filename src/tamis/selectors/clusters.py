@@ -8,18 +8,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tamis.arrays import Float32s, Float64s, Floats, Mask, Rows, load_array
-from tamis.errors import RecipeError, RunError, at_least_one, check_words, first_line, needs_extra, without_effect
+from tamis.errors import RecipeError, RunError, at_least_one, first_line, needs_extra, without_effect
 from tamis.ids import scramble
 from tamis.math.similarity import unit_rows
-from tamis.selectors.outcome import Selection, check_kind, check_missing, verdict
+from tamis.selectors.outcome import IfMissing, ReadsPool, Selection, check_missing, verdict
 from tamis.store import Run
 from tamis.store.table import Table
 
@@ -63,7 +62,7 @@ def embedded(table: Table, name: str) -> Mask:
     return table.candidates & there
 
 
-def by_uid(table: Table, rows: Rows, *, groups: NDArray[np.integer[Any]] | None = None, seed: int = 0) -> Rows:
+def order_by_uid(table: Table, rows: Rows, *, groups: NDArray[np.integer[Any]] | None = None, seed: int = 0) -> Rows:
     """Returns ascending row numbers in an order that depends only on their uids and the seed.
 
     `groups` are the group of each row: one group comes after another.
@@ -73,7 +72,17 @@ def by_uid(table: Table, rows: Rows, *, groups: NDArray[np.integer[Any]] | None 
     return rows[np.lexsort((low, high, tie) if groups is None else (low, high, tie, groups))]
 
 
-def gathered(
+def order_by_group(table: Table, label: NDArray[np.int32], groups: int, *, seed: int = 0) -> tuple[Rows, Rows]:
+    """Returns the rows of each group by uid, one group after another, and where each begins, (groups + 1,).
+
+    `label` are the groups of all rows; -1 leaves a row out.
+    """
+    rows = np.flatnonzero(label >= 0)
+    order = order_by_uid(table, rows, groups=label[rows], seed=seed)
+    return order, np.searchsorted(label[order], np.arange(groups + 1)).astype(np.int64)
+
+
+def gather(
     table: Table, names: Sequence[str], order: Rows, starts: Rows
 ) -> Iterator[list[tuple[int, slice, list[Floats]]]]:
     """Yields lists of (group, its slice of `order`, its stored vectors by name); one table scan per list.
@@ -111,10 +120,11 @@ class Clusters:
     cosine: Float32s
 
 
-class ClusterStep:
+class ClusterStep(ReadsPool):
     """A step that clusters rows by one column of embeddings."""
 
-    name: ClassVar[str]
+    vectors = ("embedding",)
+    reason: ClassVar[str]  # why rows are dropped
     embedding: str
     clusters: int | None
     seed: int
@@ -122,15 +132,19 @@ class ClusterStep:
 
     def __post_init__(self) -> None:
         at_least_one(clusters=1 if self.clusters is None else self.clusters)
-        check_words(self)
+        super().__post_init__()
 
-    @property
-    def reads(self) -> frozenset[str]:
-        return frozenset({self.embedding})
+    def select(self, table: Table) -> Selection:
+        clusters, missing = self.cluster(table)
+        keep, cut, facts = np.zeros(len(table), bool), None, dict[str, Any]()
+        if clusters is not None:
+            keep, cut, facts = self.choose(table, clusters)
+        what = self.embedding
+        return verdict(self, keep, missing, table.candidates, self.reason, cut, what=what, facts=facts)
 
-    def check_columns(self, table: Table) -> None:
-        """Raises RecipeError if the column holds no embeddings."""
-        check_kind(self.name, table, self.embedding, "vector")
+    def choose(self, table: Table, clusters: Clusters) -> tuple[Mask, float | None, dict[str, Any]]:
+        """Returns which rows stay, (rows,) bool, the threshold, and facts."""
+        raise NotImplementedError
 
     def cluster(self, table: Table) -> tuple[Clusters | None, Mask]:
         """Returns the clusters of the candidates, None if no row has the embedding; and which rows lack it."""
@@ -143,10 +157,9 @@ class ClusterStep:
         if not rows:
             return None, missing
         count = min(self.clusters or usual_count(rows), rows)
-        return assign(table, self.embedding, there, self.fitted(table, there, count)), missing
+        return assign(table, self.embedding, there, self.fit_centroids(table, there, count)), missing
 
-    def fitted(self, table: Table, there: Mask, count: int) -> Float32s:
-        """Returns the centroids."""
+    def fit_centroids(self, table: Table, there: Mask, count: int) -> Float32s:
         return fit(table, self.embedding, there, count, seed=self.seed)
 
 
@@ -166,7 +179,7 @@ def fit(table: Table, name: str, there: Mask, count: int, *, seed: int = 0, iter
             f"{count:,} clusters of {rows.size:,} rows that have {name!r}: ask for fewer clusters than there are rows"
         )
     most = max(count * _PER_CENTROID, _AT_LEAST)
-    vectors = unit_rows(table.vectors(name, by_uid(table, rows, seed=seed)[:most]))
+    vectors = unit_rows(table.vectors(name, order_by_uid(table, rows, seed=seed)[:most]))
     if count == 1:
         return unit_rows(vectors.mean(0, dtype=np.float64, keepdims=True))
     try:
@@ -231,22 +244,25 @@ class ImageBased(ClusterStep):
     """
 
     name: ClassVar[str] = "image_based"
+    reason: ClassVar[str] = "no reference image in its cluster"
     reference: str
     embedding: str = "image_embedding"
     clusters: int | None = None
     centroids: str | None = None
     seed: int = 0
-    missing: Literal["error", "drop"] = "error"
+    missing: IfMissing = "error"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.centroids is not None:
             without_effect(self, "clusters", "seed", because="centroids are given")
 
-    def fitted(self, table: Table, there: Mask, count: int) -> Float32s:
-        return super().fitted(table, there, count) if self.centroids is None else self._given(self.centroids)
+    def fit_centroids(self, table: Table, there: Mask, count: int) -> Float32s:
+        if self.centroids is not None:
+            return self._read_centroids(self.centroids)
+        return super().fit_centroids(table, there, count)
 
-    def _given(self, file: str) -> Float32s:
+    def _read_centroids(self, file: str) -> Float32s:
         path = Path(file).expanduser()
         try:
             found = load_array(path, mapped=True) if path.is_file() else None
@@ -266,29 +282,27 @@ class ImageBased(ClusterStep):
     def check_files(self) -> None:
         """Raises RecipeError if the references or the centroids are missing or hold no embedding."""
         next(reference_vectors(self.reference, self.embedding))
-        _ = self._given(self.centroids) if self.centroids is not None else None
+        _ = self._read_centroids(self.centroids) if self.centroids is not None else None
 
     def select(self, table: Table) -> Selection:
-        blocks = reference_vectors(self.reference, self.embedding, table.about(self.embedding).get("models"))
-        first = next(blocks)  # what is wrong with the reference is reported before the work, not after it
-        clusters, missing = self.cluster(table)
-        keep = np.zeros(len(table), bool)
-        facts: dict[str, Any] = {}
-        if clusters is not None:
-            holds = np.zeros(len(clusters.centroids), bool)
-            for block in chain([first], blocks):
-                check_widths(self.name, {"the references": block.shape[1], self.embedding: clusters.centroids.shape[1]})
-                holds[(block @ clusters.centroids.T).argmax(1)] = True  # ties go to the lower number
-            there = clusters.label >= 0
-            keep[there] = holds[clusters.label[there]]
-            facts = {"clusters": len(holds), "clusters_with_reference": int(np.count_nonzero(holds))}
-            if holds.all():
-                log.warning(
-                    "image_based keeps every image: all of its clusters (%d) hold a reference image; raise `clusters`",
-                    len(holds),
-                )
-        reason = "no reference image in its cluster"
-        return verdict(self, keep, missing, table.candidates, reason, what=self.embedding, facts=facts)
+        next(self._references(table))  # what is wrong with them is reported before the work, not after it
+        return super().select(table)
+
+    def _references(self, table: Table) -> Iterator[Float32s]:
+        return reference_vectors(self.reference, self.embedding, table.about(self.embedding).get("models"))
+
+    def choose(self, table: Table, clusters: Clusters) -> tuple[Mask, None, dict[str, Any]]:
+        holds = np.zeros(len(clusters.centroids), bool)
+        for block in self._references(table):
+            check_widths(self.name, {"the references": block.shape[1], self.embedding: clusters.centroids.shape[1]})
+            holds[(block @ clusters.centroids.T).argmax(1)] = True  # ties go to the lower number
+        if holds.all():
+            log.warning(
+                "image_based keeps every image: all of its clusters (%d) hold a reference image; raise `clusters`",
+                len(holds),
+            )
+        facts = {"clusters": len(holds), "clusters_with_reference": int(np.count_nonzero(holds))}
+        return (clusters.label >= 0) & holds[clusters.label], None, facts
 
 
 def check_widths(step: str, widths: Mapping[str, int]) -> None:

@@ -12,10 +12,10 @@ from tamis.errors import at_least_one, check_fraction, without_effect
 from tamis.ids import scramble
 from tamis.math.pruning import nearest_others, pick_apart, quotas
 from tamis.math.similarity import unit_rows
-from tamis.selectors.clusters import Clusters, ClusterStep, by_uid, gathered
+from tamis.selectors.clusters import Clusters, ClusterStep, gather, order_by_group, order_by_uid
 from tamis.selectors.expression import parse
-from tamis.selectors.outcome import Selection, check_missing, verdict
-from tamis.selectors.steps import Of, budget_of, check_budget, check_numbers
+from tamis.selectors.outcome import IfMissing, Selection, check_missing, verdict
+from tamis.selectors.steps import Of, budget_of, check_budget
 from tamis.store.table import Table
 
 #: Other centres whose mean distance says how far a cluster stands apart (the published default).
@@ -34,7 +34,7 @@ class _Thinned(ClusterStep):
     clusters: int | None = None
     embedding: str = "image_embedding"
     seed: int = 0
-    missing: Literal["error", "drop"] = "error"
+    missing: IfMissing = "error"
 
     def __post_init__(self) -> None:
         check_budget(self)
@@ -71,6 +71,7 @@ class Density(_Thinned):
     """
 
     name: ClassVar[str] = "density"
+    reason: ClassVar[str] = "above the quota of its cluster"
     tau: float = 0.5
     balance: float = 0.5
     keep: Literal["hard", "easy", "random"] = "hard"
@@ -85,22 +86,13 @@ class Density(_Thinned):
     def described(self) -> str:
         return f"{self._budget} by the density of clusters of {self.embedding}"
 
-    def select(self, table: Table) -> Selection:
-        clusters, missing = self.cluster(table)
-        keep, facts = np.zeros(len(table), bool), dict[str, Any]()
-        if clusters is not None:
-            keep, facts = self._thin(table, clusters)
-        reason = "above the quota of its cluster"
-        return verdict(self, keep, missing, table.candidates, reason, what=self.embedding, facts=facts)
-
-    def _thin(self, table: Table, clusters: Clusters) -> tuple[Mask, dict[str, Any]]:
-        """Returns which clustered rows stay, and the shares of their rows that clusters keep."""
+    def choose(self, table: Table, clusters: Clusters) -> tuple[Mask, None, dict[str, Any]]:
         rows = np.flatnonzero(clusters.label >= 0)
         sign = {"hard": 1, "easy": -1, "random": 0}[self.keep]
         # Cluster and cosine in one number, so that by_uid sorts by both before it sorts by uid.
         place = np.round((sign * clusters.cosine[rows].astype(np.float64) + 2) * 2**29).astype(np.int64)
         place += clusters.label[rows].astype(np.int64) << 32
-        order = by_uid(table, rows, groups=place, seed=self.seed)
+        order = order_by_uid(table, rows, groups=place, seed=self.seed)
         held, starts, sizes = np.unique(clusters.label[order], return_index=True, return_counts=True)
         distance = 1 - clusters.cosine[order].astype(np.float64)
         complexity = np.add.reduceat(distance, starts) / sizes
@@ -113,7 +105,7 @@ class Density(_Thinned):
         keep = np.zeros(len(table), bool)
         keep[order[np.arange(order.size) - np.repeat(starts, sizes) < np.repeat(quota, sizes)]] = True
         ends = np.quantile(quota / sizes, [0, 0.5, 1]).round(4).tolist()
-        return keep, {"clusters": held.size, "kept_share_of_clusters": ends}  # lowest, median, highest
+        return keep, None, {"clusters": held.size, "kept_share_of_clusters": ends}  # lowest, median, highest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,6 +135,8 @@ class D2(_Thinned):
     """
 
     name: ClassVar[str] = "d2"
+    reason: ClassVar[str] = "near a better pair, or a low score"
+    scores = ("score",)
     score: str
     k: int = 1
     gamma: float = 1.0
@@ -157,21 +151,12 @@ class D2(_Thinned):
             without_effect(self, "gamma", because="mode: absolute does not read it")
 
     @property
-    def reads(self) -> frozenset[str]:
-        return super().reads | parse(self.score).columns
-
-    @property
     def poolwide(self) -> frozenset[str]:
         return parse(self.score).poolwide
 
     @property
     def described(self) -> str:
         return f"D2: {self._budget} by {self.score}, apart by {self.embedding}"
-
-    def check_columns(self, table: Table) -> None:
-        """Raises RecipeError if the score reads anything but numbers, or the column holds no embeddings."""
-        super().check_columns(table)
-        check_numbers(self.name, table, self.score)
 
     def select(self, table: Table) -> Selection:
         self.check_columns(table)
@@ -183,20 +168,16 @@ class D2(_Thinned):
         if clusters is not None:
             keep, facts = self._pick(table, clusters, score)
         what = f"{self.score} and {self.embedding}"
-        return verdict(
-            self, keep, missing | without, candidates, "near a better pair, or a low score", what=what, facts=facts
-        )
+        return verdict(self, keep, missing | without, candidates, self.reason, what=what, facts=facts)
 
     def _pick(self, table: Table, clusters: Clusters, score: Float64s) -> tuple[Mask, dict[str, Any]]:
         """Returns which clustered rows stay, and how many clusters there are."""
-        rows = np.flatnonzero(clusters.label >= 0)
-        order = by_uid(table, rows, groups=clusters.label[rows], seed=self.seed)
-        starts = np.searchsorted(clusters.label[order], np.arange(len(clusters.centroids) + 1)).astype(np.int64)
+        order, starts = order_by_group(table, clusters.label, len(clusters.centroids), seed=self.seed)
         raised = np.maximum(score[order], _LOWEST)
         k = min(self.k, int(np.diff(starts).max()))  # a cluster has no more rows
         neighbours = np.empty((order.size, k), np.int32)
         weights = np.ones((order.size, k), np.float32)
-        for group in gathered(table, [self.embedding], order, starts):
+        for group in gather(table, [self.embedding], order, starts):
             for _, place, (vectors,) in group:
                 which, cosine = nearest_others(unit_rows(vectors), k)
                 distance = np.clip(2 - 2 * cosine, 0, 1e9)  # squared, of unit rows; 1e9 for no neighbour

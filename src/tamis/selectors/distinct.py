@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -13,14 +13,13 @@ import xxhash
 from numpy.typing import NDArray
 
 from tamis.arrays import U64, Float32s, Mask, Rows
-from tamis.errors import RecipeError, check_words, without_effect
+from tamis.errors import RecipeError, without_effect
 from tamis.ids import scramble
 from tamis.math.copies import COLOUR, LIGHT, Thumbnails, alike, leaders
 from tamis.math.similarity import equal_before
 from tamis.selectors.expression import parse
-from tamis.selectors.outcome import Selection, check_kind, check_missing, verdict
+from tamis.selectors.outcome import IfMissing, ReadsColumns, Selection, check_missing, verdict
 from tamis.selectors.semdedup import groups
-from tamis.selectors.steps import check_numbers
 from tamis.store.table import Table
 
 #: Pairs of images whose thumbnails are in memory at once.
@@ -34,7 +33,7 @@ _SIDES = ("width", "height")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Distinct:
+class Distinct(ReadsColumns):
     """Keeps one pair of each group whose images have hashes within a few bits, and agree as thumbnails.
 
     Rows are taken one by one, the best first; one is dropped if a kept one is a copy of it. Near hashes are not
@@ -61,6 +60,7 @@ class Distinct:
     """
 
     name: ClassVar[str] = "distinct"
+    words, scores = ("hash", "colours", "lightness"), ("best",)
     hash: str = "image_hash"
     distance: int = 8
     colours: str | None = "image_colours"
@@ -68,7 +68,7 @@ class Distinct:
     lightness: str | None = "image_lightness"
     levels: int = 3
     best: str | None = None
-    missing: Literal["error", "drop"] = "error"
+    missing: IfMissing = "error"
 
     def __post_init__(self) -> None:
         for name, most in (("distance", 15), ("tolerance", 255), ("levels", 255)):
@@ -80,31 +80,15 @@ class Distinct:
             without_effect(self, "levels", because="lightness: null compares no lightness")
         if self.best is not None:
             parse(self.best)
-        check_words(self)
-
-    @property
-    def _words(self) -> list[str]:
-        return [self.hash, *(name for name in (self.colours, self.lightness) if name)]
+        super().__post_init__()
 
     @property
     def reads(self) -> frozenset[str]:
-        words = frozenset([*self._words, *(_SIDES if self.lightness else ())])
-        return words | (parse(self.best).columns if self.best else frozenset())
-
-    @property
-    def poolwide(self) -> frozenset[str]:
-        return parse(self.best).poolwide if self.best else frozenset()
+        return super().reads.union(_SIDES if self.lightness else ())
 
     @property
     def described(self) -> str:
         return f"one of each image ({self.hash} within {self.distance} bits)"
-
-    def check_columns(self, table: Table) -> None:
-        """Raises RecipeError if hashes and thumbnails are no words, or `best` reads anything but numbers."""
-        for name in self._words:
-            check_kind(self.name, table, name, "word")
-        if self.best is not None:
-            check_numbers(self.name, table, self.best)
 
     def select(self, table: Table) -> Selection:
         self.check_columns(table)
@@ -133,7 +117,7 @@ class Distinct:
             order, keys = order[there], [key[there] for key in keys]
             keys.append(-score[order])
         missing &= candidates
-        what = " and ".join([*self._words, *([self.best] if self.best else [])])
+        what = " and ".join(self._values((*self.words, *self.scores)))
         check_missing(self, missing, candidates, what)
         order = order[np.lexsort(keys)]
         del high, low, keys  # 40 bytes a row: the index needs the memory

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 from tamis.arrays import Float64s, Floats, Rows
-from tamis.errors import at_least_one, check_fraction, check_words
+from tamis.errors import at_least_one, check_fraction
 from tamis.math.order import keep_top, round_half_up
 from tamis.math.similarity import unit_rows
-from tamis.selectors.clusters import BLOCK, GATHER, by_uid, embedded, second_moments
-from tamis.selectors.outcome import Selection, check_kind, check_missing, verdict
+from tamis.selectors.clusters import BLOCK, GATHER, embedded, order_by_uid, second_moments
+from tamis.selectors.outcome import IfMissing, ReadsPool, Selection, check_missing, verdict
 from tamis.selectors.steps import Of, rows_of
 from tamis.store.table import Table
 
 
 @dataclass(frozen=True, kw_only=True)
-class NormSimD:
+class NormSimD(ReadsPool):
     """Keeps a share of rows in rounds: each drops those least like the rows that are left (NormSim-2-D, VAS-D).
 
     The likeness of a row f to them is f^T S f, where S is the sum of x x^T over their embeddings; in the first round,
@@ -41,35 +41,28 @@ class NormSimD:
     """
 
     name: ClassVar[str] = "norm_sim_d"
+    vectors = ("embedding",)
     fraction: float
     of: Of = "survivors"
     rounds: int = 500
     embedding: str = "image_embedding"
-    missing: Literal["error", "drop"] = "error"
+    missing: IfMissing = "error"
 
     def __post_init__(self) -> None:
         check_fraction(self.fraction)
         at_least_one(rounds=self.rounds)
-        check_words(self)
-
-    @property
-    def reads(self) -> frozenset[str]:
-        return frozenset({self.embedding})
+        super().__post_init__()
 
     @property
     def described(self) -> str:
         return f"{100 * self.fraction:g} % of the {self.of} that are most like each other by {self.embedding}"
-
-    def check_columns(self, table: Table) -> None:
-        """Raises RecipeError if the column holds no embeddings."""
-        check_kind(self.name, table, self.embedding, "vector")
 
     def select(self, table: Table) -> Selection:
         self.check_columns(table)
         candidates, there = table.candidates, embedded(table, self.embedding)
         missing = candidates & ~there
         check_missing(self, missing, candidates, self.embedding)
-        rows = by_uid(table, np.flatnonzero(there))
+        rows = order_by_uid(table, np.flatnonzero(there))
         budget = round_half_up(self.fraction, rows_of(table, self.of))
         keep = np.zeros(len(table), bool)
         if budget >= rows.size:
@@ -81,7 +74,7 @@ class NormSimD:
 
     def _moments(self, pool: Table) -> Float64s:
         """Returns the sum of x x^T over the embeddings of every row."""
-        rows = by_uid(pool, np.flatnonzero(embedded(pool, self.embedding)))
+        rows = order_by_uid(pool, np.flatnonzero(embedded(pool, self.embedding)))
         parts = np.array_split(rows, -(-rows.size // GATHER))
         blocks = [second_moments(unit_rows(pool.vectors(self.embedding, part))) for part in parts]
         return np.asarray(np.sum(blocks, axis=0))

@@ -20,7 +20,7 @@ from tamis.math.similarity import unit_rows
 from tamis.selectors.clusters import BLOCK, check_widths, embedded, present, reference_vectors
 from tamis.selectors.distinct import decode, decoded
 from tamis.selectors.expression import parse
-from tamis.selectors.outcome import Selection, check_kind, check_missing, verdict
+from tamis.selectors.outcome import IfMissing, Selection, check_kind, check_missing, verdict
 from tamis.store import Run
 from tamis.store.table import Table
 
@@ -77,7 +77,7 @@ class NotIn:
     embedding: str | None = None
     cosine: float = 0.95
     caption: Literal["any", "same"] = "any"
-    missing: Literal["error", "drop"] = "error"
+    missing: IfMissing = "error"
 
     def __post_init__(self) -> None:
         for name, most in (("distance", 15), ("levels", 255), ("tolerance", 255), ("cosine", 1)):
@@ -267,7 +267,7 @@ class HashMatch:
 
     name: ClassVar[str] = "hash_match"
     reads: ClassVar[frozenset[str]] = frozenset({"on_list"})
-    missing: Literal["error", "drop"] = "error"
+    missing: IfMissing = "error"
 
     def __post_init__(self) -> None:
         check_words(self)

@@ -10,18 +10,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tamis.arrays import Captions, Mask, Times
-from tamis.errors import RecipeError, naming_faults
+from tamis.errors import RecipeError, check_words, naming_faults
+from tamis.selectors.expression import parse
 from tamis.store.reasons import Codes, Cut, Reason, StoredCodes, blocks, widen
 from tamis.store.table import Table
 
 #: Rows whose codes are kept in memory; those of more are in a file.
 _IN_MEMORY = 1 << 28
+
+#: What a step does about rows without a value: an error, or it drops and counts them.
+IfMissing = Literal["error", "drop"]
 
 #: The two ends of what a threshold keeps; None where it is open.
 Ends = tuple[float | None, float | None]
@@ -122,6 +126,53 @@ def check_kind(step: str, table: Table, name: str, *expected: str) -> None:
         raise RecipeError(f"{step}: {what}{_ADVICE.get(expected[0], '')}")
 
 
+class ReadsColumns:
+    """Base class of steps: what they read, from the names of the settings that name columns. None names no column.
+
+    Attributes:
+        scores: settings that hold an expression over numbers.
+        words, vectors, groups: settings that name a column of words; of embeddings; of words or numbers.
+    """
+
+    name: ClassVar[str]
+    scores: ClassVar[tuple[str, ...]] = ()
+    words: ClassVar[tuple[str, ...]] = ()
+    vectors: ClassVar[tuple[str, ...]] = ()
+    groups: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        check_words(self)
+
+    def _values(self, settings: Iterable[str]) -> list[str]:
+        return [value for name in settings if (value := getattr(self, name)) is not None]
+
+    @property
+    def reads(self) -> frozenset[str]:
+        names = self._values((*self.words, *self.vectors, *self.groups))
+        return frozenset(names).union(*(parse(text).columns for text in self._values(self.scores)))
+
+    @property
+    def poolwide(self) -> frozenset[str]:
+        return frozenset().union(*(parse(text).poolwide for text in self._values(self.scores)))
+
+    def check_columns(self, table: Table) -> None:
+        """Raises RecipeError if a column does not hold what its setting is for."""
+        for text in self._values(self.scores):
+            for name in sorted(parse(text).columns):
+                check_kind(self.name, table, name, "number")
+        for settings, *kinds in (self.words, "word"), (self.vectors, "vector"), (self.groups, "word", "number"):
+            for name in self._values(settings):
+                check_kind(self.name, table, name, *kinds)
+
+
+class ReadsPool(ReadsColumns):
+    """Base class of steps whose verdict on a row depends on all rows of what they read."""
+
+    @property
+    def poolwide(self) -> frozenset[str]:
+        return self.reads
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What all steps of a recipe leave of a table.
@@ -158,7 +209,7 @@ class Drops:
     """
 
     def __init__(self, candidates: Mask) -> None:
-        self.left = candidates.copy()
+        self.keep = candidates.copy()
         self.codes: Codes = np.zeros(candidates.size, np.uint8)
         self.reasons: list[Reason] = []
         self.counts: dict[str, int] = {}
@@ -171,7 +222,6 @@ class Drops:
         *,
         others: bool = False,
         score: str | None = None,
-        cuts: Iterable[Cut] = (),
         counted: str | None = None,
     ) -> int:
         """Drops the rows that no earlier reason dropped, and returns their number.
@@ -181,19 +231,17 @@ class Drops:
             text: the reason.
             others: `rows` are the rows to keep; drop the rest.
             score: the expression it depends on.
-            cuts: the thresholds behind it; they get this reason's code.
             counted: the name in `Selection.counts`; by default the text.
         """
         self.reasons.append(Reason(text=text, score=score))
         code = len(self.reasons)
         self.codes = widen(self.codes, code)
-        self.cuts += [replace(cut, code=code) for cut in cuts]
         dropped, number = 0, self.codes.dtype.type(code)
-        for place in blocks(rows.size):
-            fell = ~rows[place] if others else rows[place].copy()
-            fell &= self.left[place]
-            self.left[place] ^= fell
-            self.codes[place] += fell.view(np.uint8) * number
+        for span in blocks(rows.size):
+            fell = ~rows[span] if others else rows[span].copy()
+            fell &= self.keep[span]
+            self.keep[span] ^= fell
+            self.codes[span] += fell.view(np.uint8) * number
             dropped += int(np.count_nonzero(fell))
         counted = counted or text
         self.counts[counted] = self.counts.get(counted, 0) + dropped  # two parts of a group may have one name
@@ -201,9 +249,9 @@ class Drops:
 
     def selection(self, cut: float | None = None, facts: Mapping[str, Any] | None = None) -> Selection:
         """Returns the verdict."""
-        counts = {"kept": int(np.count_nonzero(self.left)), **self.counts}
+        counts = {"kept": int(np.count_nonzero(self.keep)), **self.counts}
         counts["missing"] = counts.pop("missing", 0)  # always there, and last
-        return Selection(self.left, counts, self.codes, tuple(self.reasons), cut, facts or {}, tuple(self.cuts))
+        return Selection(self.keep, counts, self.codes, tuple(self.reasons), cut, facts or {}, tuple(self.cuts))
 
 
 class NotAskedError(RecipeError):
@@ -238,16 +286,11 @@ def only_score(reasons: Iterable[Reason]) -> str | None:
     return scores.pop() if len(scores) == 1 else None
 
 
-def check_missing(step: Any, missing: Mask, candidates: Mask, what: str) -> None:
-    """Raises RecipeError if rows lack a value and the step says `missing: error`; the arguments are `verdict`'s."""
-    check_lacking(step, int(np.count_nonzero(missing)), int(np.count_nonzero(candidates)), what)
-
-
-def check_lacking(step: Any, lacking: int, candidates: int, what: str) -> None:
-    """Raises RecipeError if so many of the candidates lack a value and the step says `missing: error`."""
-    if lacking and step.missing == "error":
+def check_missing(step: Any, missing: Mask | int, candidates: Mask | int, what: str) -> None:
+    """Raises RecipeError if candidates lack a value and the step says `missing: error`. Takes masks or numbers."""
+    if (lacking := int(np.sum(missing))) and step.missing == "error":
         raise RecipeError(
-            f"{step.name}: {lacking:,} of {candidates:,} rows have no value for {what!r} (not "
+            f"{step.name}: {lacking:,} of {int(np.sum(candidates)):,} rows have no value for {what!r} (not "
             "scored, or infinite). Add 'missing: drop' to the step, or filter them in an earlier step (of the same "
             "part of all_of, any_of or none_of), such as {equals: {score: status, value: ok}}"
         )
@@ -333,7 +376,7 @@ class Blockwise(ABC):
 
 
 class _Dropped:
-    """Why each row was dropped so far. A slice of it are the candidates that are left."""
+    """Why each row was dropped so far. A slice of it are the candidates that steps kept so far."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -357,15 +400,15 @@ class _Dropped:
         first = len(self.reasons)
 
         counted = np.zeros(len(rule.reasons) + 1, np.int64)
-        decided = partial(_decided, rule, first, self.codes.dtype)
-        for place, codes, some in self.table.with_candidates(self).scan(rule.columns, decided, in_chunks=True):
+        decide = partial(_decide, rule, first, self.codes.dtype)
+        for rows, codes, some in self.table.with_candidates(self).scan(rule.columns, decide, in_chunks=True):
             counted += some
             if codes is not None:
-                self.codes[place] += codes
+                self.codes[rows] += codes
         counts = counted.tolist()
         reasons, named, missing = list(rule.reasons), {"kept": counts[0]}, 0
         if rule.lacking is not None:
-            check_lacking(step, counts[-1], sum(counts), rule.lacking)
+            check_missing(step, counts[-1], sum(counts), rule.lacking)
             missing, lacking = counts.pop(), reasons.pop()
         for reason, count in zip(reasons, counts[1:], strict=True):
             named[reason.text] = named.get(reason.text, 0) + count  # two parts of a group may have one name
@@ -383,9 +426,9 @@ class _Dropped:
         if len(found.dropped_by) != len(self.table):
             raise ValueError(f"it decided about {len(found.dropped_by):,} rows, not about {len(self.table):,}")
         self._widen(len(found.reasons))
-        for place in blocks(len(self.table)):
-            codes = found.dropped_by[place].astype(self.codes.dtype)
-            self.codes[place] += np.where(codes > 0, codes + self.codes.dtype.type(len(self.reasons)), 0)
+        for rows in blocks(len(self.table)):
+            codes = found.dropped_by[rows].astype(self.codes.dtype)
+            self.codes[rows] += np.where(codes > 0, codes + self.codes.dtype.type(len(self.reasons)), 0)
         self._add(found.reasons, found.cuts)
         return found
 
@@ -394,14 +437,14 @@ class _Dropped:
         self.reasons += reasons
 
 
-def _decided(
-    rule: Rule, first: int, dtype: Any, place: slice, columns: dict[str, Any], left: Mask
+def _decide(
+    rule: Rule, first: int, dtype: Any, rows: slice, columns: dict[str, Any], candidates: Mask
 ) -> tuple[slice, Codes | None, NDArray[np.int64]]:
     """Returns what to add to the codes of some rows, None for nothing, and how many rows stay and fall by reason."""
-    codes = rule.decide(place, columns, left) * left
+    codes = rule.decide(rows, columns, candidates) * candidates
     counts = [np.count_nonzero(codes == code) for code in range(1, len(rule.reasons) + 1)]
     added = np.where(codes > 0, codes.astype(dtype) + dtype.type(first), dtype.type(0)) if any(counts) else None
-    return place, added, np.array([np.count_nonzero(left) - sum(counts), *counts], np.int64)
+    return rows, added, np.array([np.count_nonzero(candidates) - sum(counts), *counts], np.int64)
 
 
 def run_steps(table: Table, steps: Sequence[Step]) -> Outcome:
@@ -439,8 +482,8 @@ def run_steps(table: Table, steps: Sequence[Step]) -> Outcome:
                 line["times"] = int(np.sum(chosen["times"], where=dropped[:], dtype=np.int64))
             funnel.append(line)
     keep: Any = dropped[:] if len(table) <= _IN_MEMORY else dropped
-    left = {name: None if values is None else values * dropped[:] for name, values in chosen.items()}
-    return Outcome(keep, dropped.codes, tuple(funnel), tuple(dropped.reasons), tuple(dropped.cuts), **left)
+    kept = {name: None if values is None else values * dropped[:] for name, values in chosen.items()}
+    return Outcome(keep, dropped.codes, tuple(funnel), tuple(dropped.reasons), tuple(dropped.cuts), **kept)
 
 
 def captions_from(steps: Iterable[Any]) -> str:

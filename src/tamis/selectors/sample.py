@@ -8,19 +8,19 @@ from typing import ClassVar
 import numpy as np
 
 from tamis.arrays import Float64s
-from tamis.errors import RecipeError, check_words, without_effect
+from tamis.errors import RecipeError, without_effect
 from tamis.ids import scramble
 from tamis.math.sampling import Cap, average_copies, whole_copies
 from tamis.selectors.expression import parse
-from tamis.selectors.outcome import Selection, verdict
-from tamis.selectors.steps import Missing, Of, budget_of, check_numbers
+from tamis.selectors.outcome import IfMissing, ReadsColumns, Selection, verdict
+from tamis.selectors.steps import Of, budget_of
 from tamis.store.table import Table
 
 _MOST = np.iinfo(np.uint16).max
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample:
+class Sample(ReadsColumns):
     """Keeps rows several times by score, instead of a hard cut: n copies in all.
 
     The number of copies depends only on scores, uids and the seed. Rows with low scores are dropped.
@@ -42,6 +42,7 @@ class Sample:
     """
 
     name: ClassVar[str] = "sample"
+    scores = ("score",)
     score: str
     n: int | None = None
     fraction: float | None = None
@@ -51,10 +52,10 @@ class Sample:
     limit: int = 15
     std: float | None = 2.5
     seed: int = 0
-    missing: Missing = "error"
+    missing: IfMissing = "error"
 
     def __post_init__(self) -> None:
-        check_words(self)
+        super().__post_init__()
         if (self.n is None) == (self.fraction is None):
             raise ValueError("sample needs n (copies in all) or fraction (copies per row), and not both")
         for name in ("n", "fraction", "alpha", "limit", "std"):
@@ -64,22 +65,10 @@ class Sample:
         without_effect(self, *(["of"] if self.n else []), because="n does not depend on the number of rows")
 
     @property
-    def reads(self) -> frozenset[str]:
-        return parse(self.score).columns
-
-    @property
-    def poolwide(self) -> frozenset[str]:
-        return parse(self.score).poolwide
-
-    @property
     def described(self) -> str:
         many = f"{self.n:,} copies" if self.n else f"{self.fraction:g} copies per row of the {self.of}"
         rule = f"at most {self.limit:,} of a row" if self.cap == "hard" else f"alpha {self.alpha:g}"
         return f"{many} by {self.score}, {self.cap} cap, {rule}"
-
-    def check_columns(self, table: Table) -> None:
-        """Raises RecipeError if the score reads words or embeddings."""
-        check_numbers(self.name, table, self.score)
 
     def select(self, table: Table) -> Selection:
         self.check_columns(table)

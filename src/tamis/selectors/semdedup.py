@@ -13,8 +13,8 @@ from tamis.errors import check_fraction
 from tamis.ids import format_uid, scramble
 from tamis.math.order import keep_top, round_half_up
 from tamis.math.similarity import equal_before, nearest_before, representatives, unit_rows
-from tamis.selectors.clusters import Clusters, ClusterStep, by_uid, gathered
-from tamis.selectors.outcome import Selection, verdict
+from tamis.selectors.clusters import Clusters, ClusterStep, gather, order_by_group
+from tamis.selectors.outcome import IfMissing
 from tamis.store.table import Table
 
 #: Groups whose members are listed in the facts, the largest first.
@@ -51,6 +51,7 @@ class SemDeDup(ClusterStep):
     """
 
     name: ClassVar[str] = "semdedup"
+    reason: ClassVar[str] = "repeats another"
     epsilon: float | None = None
     fraction: float | None = None
     clusters: int | None = None
@@ -58,7 +59,7 @@ class SemDeDup(ClusterStep):
     embedding: str = "image_embedding"
     also: tuple[float, ...] = ()
     seed: int = 0
-    missing: Literal["error", "drop"] = "error"
+    missing: IfMissing = "error"
 
     def __post_init__(self) -> None:
         if (self.epsilon is None) == (self.fraction is None):
@@ -75,22 +76,12 @@ class SemDeDup(ClusterStep):
         how = f"epsilon {self.epsilon:g}" if self.epsilon is not None else f"to {100 * (self.fraction or 0):g} %"
         return f"SemDeDup of {self.embedding}, {how}"
 
-    def select(self, table: Table) -> Selection:
-        clusters, missing = self.cluster(table)
-        keep, cut = np.zeros(len(table), bool), None
-        facts: dict[str, Any] = {}
-        if clusters is not None:
-            keep, cut, facts = self._dedup(table, clusters)
-        return verdict(self, keep, missing, table.candidates, "repeats another", cut, what=self.embedding, facts=facts)
-
-    def _dedup(self, table: Table, clusters: Clusters) -> tuple[Mask, float, dict[str, Any]]:
+    def choose(self, table: Table, clusters: Clusters) -> tuple[Mask, float, dict[str, Any]]:
         """Returns which clustered rows stay, the cosine above which rows are dropped, and facts about the groups."""
-        rows = np.flatnonzero(clusters.label >= 0)
-        order = by_uid(table, rows, groups=clusters.label[rows], seed=self.seed)
-        starts = np.searchsorted(clusters.label[order], np.arange(len(clusters.centroids) + 1)).astype(np.int64)
+        order, starts = order_by_group(table, clusters.label, len(clusters.centroids), seed=self.seed)
         cosine = np.full(order.size, -np.inf, np.float32)
         before = np.full(order.size, -1, np.int64)
-        for group in gathered(table, [self.embedding], order, starts):
+        for group in gather(table, [self.embedding], order, starts):
             for cluster, place, (vectors,) in group:
                 unit = unit_rows(vectors)  # float16 rows are not quite of length 1, nor is a copy's cosine 1
                 first = self._order(unit, clusters.centroids[cluster])

@@ -24,11 +24,13 @@ from tamis.selectors.expression import parse
 from tamis.selectors.outcome import (
     Blockwise,
     Ends,
+    IfMissing,
     Outcome,
+    ReadsColumns,
     Rule,
     Step,
     check_kind,
-    check_lacking,
+    check_missing,
     describe,
     only_score,
     run_steps,
@@ -38,14 +40,7 @@ from tamis.store.subset import join_rows
 from tamis.store.table import Table, as_numbers
 from tamis.store.tags import BAD, GOOD, SEPARATOR, TAGS, tags_in
 
-Missing = Literal["error", "drop"]
 Of = Literal["survivors", "pool"]
-
-
-def check_numbers(step: str, table: Table, expression: str) -> None:
-    """Raises RecipeError if an expression reads a column that does not hold numbers."""
-    for name in sorted(parse(expression).columns):
-        check_kind(step, table, name, "number")
 
 
 def candidates_of(table: Table) -> int:
@@ -148,27 +143,19 @@ def group_codes(table: Table, column: str) -> tuple[Rows, list[Any]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Threshold(Blockwise):
+class _Threshold(ReadsColumns, Blockwise):
     """Shared by the steps that compare a score with limits."""
 
-    name: ClassVar[str]
+    scores = ("score",)
     line: ClassVar[str]  # in the funnel, with settings in braces
     reason: ClassVar[str]  # why rows are dropped
     score: str
-    missing: Missing = "error"
+    missing: IfMissing = "error"
 
     def __post_init__(self) -> None:
         if any(end is not None and np.isnan(end) for end in self._ends):  # every comparison with NaN is false
             raise ValueError(f"{self.name} needs a number, got nan")
-        check_words(self)
-
-    @property
-    def reads(self) -> frozenset[str]:
-        return parse(self.score).columns
-
-    @property
-    def poolwide(self) -> frozenset[str]:
-        return parse(self.score).poolwide
+        super().__post_init__()
 
     @property
     def pointwise(self) -> bool:
@@ -182,10 +169,6 @@ class _Threshold(Blockwise):
     def _ends(self) -> Ends:
         """The lowest and the highest value that is kept."""
         return getattr(self, "low", None), getattr(self, "high", None)
-
-    def check_columns(self, table: Table) -> None:
-        """Raises RecipeError if the score reads words or embeddings."""
-        check_numbers(self.name, table, self.score)
 
     def fit(self, table: Table) -> Rule:
         self.check_columns(table)
@@ -264,28 +247,24 @@ class Between(_Threshold):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Top(Blockwise):
+class _Top(ReadsColumns, Blockwise):
     """Shared by the steps that keep the best rows."""
 
-    name: ClassVar[str]
+    scores, groups = ("score",), ("per",)
     score: str
-    missing: Missing = "error"
+    missing: IfMissing = "error"
     per: str | None = None
     cap: int | None = None
 
     def __post_init__(self) -> None:
         if self.cap is not None and (self.per is None or self.cap < 0):
             raise ValueError(f"cap (rows per group) must be 0 or more and needs per: COLUMN; got cap {self.cap}")
-        check_words(self)
-
-    @property
-    def reads(self) -> frozenset[str]:
-        return parse(self.score).columns | ({self.per} if self.per else set())
+        super().__post_init__()
 
     @property
     def poolwide(self) -> frozenset[str]:
         of_pool = {self.per} if self.per and getattr(self, "of", "survivors") == "pool" else set()
-        return parse(self.score).poolwide | of_pool
+        return super().poolwide | of_pool
 
     @property
     def _groups(self) -> str:
@@ -296,12 +275,6 @@ class _Top(Blockwise):
     def _budget(self, rows: int) -> int:
         """Returns how many of `rows` rows to keep."""
         raise NotImplementedError
-
-    def check_columns(self, table: Table) -> None:
-        """Raises RecipeError if the score reads anything but numbers, or groups are embeddings."""
-        check_numbers(self.name, table, self.score)
-        if self.per is not None:
-            check_kind(self.name, table, self.per, "word", "number")
 
     def fit(self, table: Table) -> Rule:
         self.check_columns(table)
@@ -336,7 +309,7 @@ class _Top(Blockwise):
         def wanted(most: Rows) -> Rows:
             """Returns how many rows to keep of each group, or of all rows together, from how many have a score."""
             if not best:
-                check_lacking(self, candidates - int(most.sum()), candidates, what)
+                check_missing(self, candidates - int(most.sum()), candidates, what)
             if best or self.per is None:
                 n: Any = self._budget(len(table) if of == "pool" else candidates)
             else:
@@ -421,7 +394,7 @@ class TopN(_Top):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Equals(Blockwise):
+class Equals(ReadsColumns, Blockwise):
     """Keeps rows whose column has one of some values: words (`top_language: en`) or numbers.
 
     Attributes:
@@ -431,34 +404,30 @@ class Equals(Blockwise):
     """
 
     name: ClassVar[str] = "equals"
-    poolwide: ClassVar[frozenset[str]] = frozenset()
+    groups = ("score",)
     pointwise: ClassVar[bool] = True
     score: str
     value: str | float | tuple[str, ...] | tuple[float, ...]
-    missing: Missing = "error"
+    missing: IfMissing = "error"
 
     def __post_init__(self) -> None:
         if parse(self.score).column is None:
             raise ValueError(f"equals looks at one column, got the expression {self.score!r}")
         if self.value == ():
             raise ValueError("equals needs at least one value, got an empty list")
-        if any(value != value for value in self._values):  # NaN equals nothing
+        if any(value != value for value in self._wanted):  # NaN equals nothing
             raise ValueError("equals needs numbers or words, got nan")
-        if any(not isinstance(value, str) and 2**53 <= abs(value) < 2**64 for value in self._values):  # ids
+        if any(not isinstance(value, str) and 2**53 <= abs(value) < 2**64 for value in self._wanted):  # ids
             raise ValueError("equals cannot tell apart numbers of more than 15 digits: put them in quotes, as words")
-        check_words(self)
+        super().__post_init__()
 
     @property
-    def reads(self) -> frozenset[str]:
-        return frozenset({self.score})
-
-    @property
-    def _values(self) -> tuple[Any, ...]:
+    def _wanted(self) -> tuple[Any, ...]:
         return self.value if isinstance(self.value, tuple) else (self.value,)
 
     @property
     def _listed(self) -> str:
-        return " or ".join(map(str, self._values))
+        return " or ".join(map(str, self._wanted))
 
     @property
     def described(self) -> str:
@@ -466,23 +435,23 @@ class Equals(Blockwise):
 
     def check_columns(self, table: Table) -> None:
         """Raises RecipeError if words are compared with numbers, or numbers with words."""
-        for value in self._values:
+        for value in self._wanted:
             check_kind(f"equals: {value!r}", table, self.score, "word" if isinstance(value, str) else "number")
 
     def fit(self, table: Table) -> Rule:
         self.check_columns(table)
-        is_word = table.kind(self.score) == "word" and any(isinstance(value, str) for value in self._values)
+        is_word = table.kind(self.score) == "word" and any(isinstance(value, str) for value in self._wanted)
 
         def decide(place: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
             if is_word:
                 column = columns[self.score]
                 words = column if column.type == pa.string() else column.cast(pa.string())
-                values = pa.array(map(str, self._values), pa.string())
+                values = pa.array(map(str, self._wanted), pa.string())
                 keep = pc.is_in(words, value_set=values).to_numpy(zero_copy_only=False)
                 return _coded(keep, pc.is_null(words).to_numpy(zero_copy_only=False))
             column = as_numbers(columns[self.score])
             with np.errstate(over="ignore"):  # a value beyond float32's range is infinite
-                return _coded(np.isin(column, np.asarray(self._values, column.dtype)), np.isnan(column))
+                return _coded(np.isin(column, np.asarray(self._wanted, column.dtype)), np.isnan(column))
 
         reason = f"{self.score} is not {self._listed}"
         return _rule(self, [self.score], decide, reason, score=None if is_word else self.score)
@@ -614,11 +583,26 @@ class _Combined(Blockwise):
     def described(self) -> str:
         return f"{self.name.replace('_', ' ')}: {', '.join(self._names)}"
 
-    def _judged(self, table: Table) -> list[Outcome]:
+    def _judge(self, table: Table) -> list[Outcome]:
         """Returns each part's outcome on the whole pool."""
         return [run_steps(table.with_candidates(None), part) for part in self.parts]
 
-    def _joined(self, parts: Sequence[Outcome], *, every: bool) -> Callable[[Mask], Mapping[str, Any]] | None:
+    def _first(self, parts: Sequence[Outcome], *, keeps: bool) -> Callable[[slice, dict[str, Any], Mask], Codes]:
+        """Returns what gives the code of the first part that keeps a row, or else of the first that drops it."""
+
+        def decide(rows: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
+            codes = np.zeros(candidates.size, np.uint16)
+            for number, part in reversed([*enumerate(parts, start=1)]):
+                codes[part.keep[rows] == keeps] = number
+            return codes
+
+        return decide
+
+    def _reasons(self, parts: Sequence[Outcome], where: str) -> list[Reason]:
+        named = zip(self._names, parts, strict=True)
+        return [Reason(text=f"{where} {name}", score=only_score(part.reasons)) for name, part in named]
+
+    def _join(self, parts: Sequence[Outcome], *, every: bool) -> Callable[[Mask], Mapping[str, Any]] | None:
         if all(part.times is None and part.caption is None for part in parts):
             return None
         whole = [replace(part, keep=part.keep[:]) for part in parts]
@@ -639,20 +623,12 @@ class AllOf(_Combined):
     name: ClassVar[str] = "all_of"
 
     def fit(self, table: Table) -> Rule:
-        parts = self._judged(table)
-
-        def decide(place: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
-            codes = np.zeros(candidates.size, np.uint16)
-            for number, part in reversed([*enumerate(parts, start=1)]):
-                codes[~part.keep[place]] = number
-            return codes
-
-        reasons = [
-            Reason(text=f"not in {name}", score=only_score(part.reasons))
-            for name, part in zip(self._names, parts, strict=True)
-        ]
+        parts = self._judge(table)
         cuts = [replace(cut, code=code) for code, part in enumerate(parts, start=1) for cut in part.cuts]
-        return Rule(decide=decide, reasons=reasons, cuts=cuts, joined=self._joined(parts, every=True))
+        reasons = self._reasons(parts, "not in")
+        return Rule(
+            decide=self._first(parts, keeps=False), reasons=reasons, cuts=cuts, joined=self._join(parts, every=True)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -665,7 +641,7 @@ class AnyOf(_Combined):
     name: ClassVar[str] = "any_of"
 
     def fit(self, table: Table) -> Rule:
-        parts = self._judged(table)
+        parts = self._judge(table)
 
         def decide(place: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
             return _coded(np.logical_or.reduce([part.keep[place] for part in parts]))
@@ -673,7 +649,7 @@ class AnyOf(_Combined):
         score = only_score(reason for part in parts for reason in part.reasons)
         reason = Reason(text=f"in none of {', '.join(self._names)}", score=score)
         cuts = [replace(cut, code=1) for part in parts for cut in part.cuts]
-        return Rule(decide=decide, reasons=[reason], cuts=cuts, joined=self._joined(parts, every=False))
+        return Rule(decide=decide, reasons=[reason], cuts=cuts, joined=self._join(parts, every=False))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -683,15 +659,6 @@ class NoneOf(_Combined):
     name: ClassVar[str] = "none_of"
 
     def fit(self, table: Table) -> Rule:
-        parts = self._judged(table)
-
-        def decide(place: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
-            codes = np.zeros(candidates.size, np.uint16)
-            for number, part in reversed([*enumerate(parts, start=1)]):
-                codes[part.keep[place]] = number
-            return codes
-
+        parts = self._judge(table)
         # Without the parts' thresholds: here the rows inside them are dropped.
-        named = zip(self._names, parts, strict=True)
-        reasons = [Reason(text=f"in {name}", score=only_score(part.reasons)) for name, part in named]
-        return Rule(decide=decide, reasons=reasons)
+        return Rule(decide=self._first(parts, keeps=True), reasons=self._reasons(parts, "in"))
