@@ -245,7 +245,7 @@ def not_here_yet(signals: Iterable[Signal]) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class Missing:
+class MissingOutput:
     """An output of a run, and how many shards lack it."""
 
     kind: str  # "index", "scores", "embeddings", "captions" or "texts"; "derived" for a derived signal
@@ -263,7 +263,7 @@ class Planned:
     run: Path
     new: bool  # whether the run folder does not exist yet
     device: Device  # where networks would run, in which precision and batches
-    missing: tuple[Missing, ...]  # every output of the run, the index first
+    missing: tuple[MissingOutput, ...]  # every output of the run, the index first
     lazy: str = ""  # the plan of a lazy run, in words
 
     def __str__(self) -> str:
@@ -297,7 +297,7 @@ def planned(
     opened = _opened(pool, run)
     chosen = _with_signals(recipe or Recipe(), signals, keep)
     device = device_for(**compute, networks=run_on_device(signal for _, signal in chosen.signals))
-    limits, found = _limits(chosen, within), dict[str, Missing]()
+    limits, found = _limits(chosen, within), dict[str, MissingOutput]()
     new = not (run / "run.json").is_file()
     for limit, part in _passes(chosen, limits):
         try:
@@ -310,10 +310,10 @@ def planned(
         tasks = plan.tasks(run)
         for output in plan.outputs:
             shards = sum(output in task.outputs for task in tasks)
-            found.setdefault(output.folder, Missing(output.kind, output.label, output.folder, shards))
+            found.setdefault(output.folder, MissingOutput(output.kind, output.label, output.folder, shards))
     outputs, shards = list(found.values()), len(opened.shards)
     outputs += [
-        Missing("derived", label or signal.name, signal.name, _to_derive(signal, chosen, run, shards))
+        MissingOutput("derived", label or signal.name, signal.name, _to_derive(signal, chosen, run, shards))
         for label, signal in chosen.derived
     ]
     return Planned(

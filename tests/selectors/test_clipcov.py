@@ -48,7 +48,9 @@ def table(
         name: value[order] if isinstance(value, np.ndarray) else [value[row] for row in order]
         for name, value in held.items()
     }
-    return MemoryTable(moved, uids=(high[order], low[order]), block=block, side_files=side_files)
+    made: Any = MemoryTable(moved, uids=(high[order], low[order]), block=block)
+    made.side_file = lambda name, file: (side_files or {}).get((name, file))
+    return made
 
 
 def step(**settings: Any) -> ClipCov:

@@ -17,7 +17,7 @@ from tamis.derived.contrastive import contrastive_norms
 from tamis.errors import at_least_one
 from tamis.ids import copy_numbers, scramble
 from tamis.math.similarity import unit_rows
-from tamis.selectors.clusters import GATHER, check_widths, embedded, gather
+from tamis.selectors.clusters import GATHER, check_widths, gather, has_embedding
 from tamis.selectors.outcome import check_kind
 from tamis.store.table import Table
 
@@ -85,7 +85,7 @@ class ClipLoss(Derived):
         temperature = self.temperature or table.about(self.image).get("temperature")
         if temperature is None:
             log.warning("clip_loss: the run does not record its model's temperature; using 0.01, OpenAI CLIP's")
-        there = embedded(table, self.image) & embedded(table, self.text)
+        there = has_embedding(table, self.image) & has_embedding(table, self.text)
         rows, sums = np.flatnonzero(there), np.zeros((3, len(table)))
         high, low = table.uids(rows)
         copy = copy_numbers(high, low)  # copies of a pair would otherwise share every batch

@@ -10,7 +10,7 @@ from tamis.data import Column
 from tamis.derived import Saved
 from tamis.derived.columns import Computed, add_columns
 from tamis.errors import RecipeError
-from tamis.selectors.clusters import assign, embedded, fit, usual_count
+from tamis.selectors.clusters import assign, fit, has_embedding, usual_count
 from tamis.selectors.outcome import check_kind
 from tamis.store import Run, open_run
 
@@ -61,7 +61,7 @@ def labelled_clusters(
     table = opened.table()
     check_kind("cluster", table, embedding, "vector")
     folder = opened.locate(embedding)[0]
-    there = embedded(table, folder)
+    there = has_embedding(table, folder)
     rows = int(there.sum())
     if not rows:
         raise RecipeError(f"no row of {opened.path} has {embedding!r}: nothing can be clustered")

@@ -18,7 +18,7 @@ from tamis.derived.columns import Computed, add_columns
 from tamis.errors import RecipeError, needs_extra
 from tamis.math.similarity import unit_rows
 from tamis.math.texts import c_tf_idf
-from tamis.selectors.clusters import embedded, order_by_uid
+from tamis.selectors.clusters import has_embedding, order_by_uid
 from tamis.selectors.outcome import check_kind
 from tamis.store import Run, open_run
 from tamis.store.table import Table
@@ -64,7 +64,7 @@ def lay_out(run: str | os.PathLike[str] | Run, *, of: str = "image", sample: int
     for name in names:
         check_kind("map", table, name, "vector")
     folders = [opened.locate(name)[0] for name in names]
-    there = np.logical_and.reduce([embedded(table, folder) for folder in folders])
+    there = np.logical_and.reduce([has_embedding(table, folder) for folder in folders])
     if not there.any():
         raise RecipeError(f"no row of {opened.path} has {' and '.join(names)}: there is nothing to lay out")
     about = f"position on the map of {' and '.join(names)}"

@@ -18,7 +18,7 @@ from tamis.arrays import Mask, Rows
 from tamis.errors import RecipeError, RunError
 from tamis.explore.columns import CachedRun
 from tamis.math.statistics import share_interval
-from tamis.selectors.steps import checked_tag
+from tamis.selectors.steps import clean_tag
 from tamis.store import manifest, parts, tags
 from tamis.store.checked import LABEL
 from tamis.store.claims import claim_to_write, lock_run
@@ -90,10 +90,10 @@ class Tags:
         RunError: another command is writing, the run is gone or has other rows, or the disk is full. Shards that were
         written before it keep the change, which `undo` takes back.
         """
-        more = {checked_tag(tag) for tag in add}
+        more = {clean_tag(tag) for tag in add}
         if {GOOD, BAD} <= more:
             raise RecipeError("a pair is good or bad, not both")
-        less = {checked_tag(tag) for tag in remove} | ({GOOD, BAD} if more & {GOOD, BAD} else set())
+        less = {clean_tag(tag) for tag in remove} | ({GOOD, BAD} if more & {GOOD, BAD} else set())
 
         def changed(place: slice, before: Codes) -> Codes:
             sets, inverse = np.unique(before, return_inverse=True)

@@ -291,14 +291,15 @@ def _scores(subset: Subset, codes_of: list[Codes]) -> Callable[[int], Float64s]:
     for code, reason in enumerate(verdict.why, start=1):
         if reason.score is not None:
             codes_by.setdefault(reason.score, []).append(code)
-    values = {text: parse(text).by_block(table) for text in codes_by}
+    values = {text: parse(text).fit(table) for text in codes_by}
 
     def judged(block: int) -> Float64s:
         found = np.full(codes_of[block].size, np.nan)
         for text, codes in codes_by.items():
             fell = np.isin(codes_of[block], codes)
             if fell.any():
-                found[fell] = values[text](place[block])[fell]
+                columns = table.read(place[block], sorted(parse(text).columns))
+                found[fell] = values[text](columns, fell.size)[fell]
         return found
 
     return judged

@@ -56,7 +56,7 @@ SELECTORS = Register(
 selectors, selector_class = SELECTORS.all, SELECTORS.named
 
 #: Names re-exported from `tamis.selectors.outcome` for selector authors.
-_PARTS = ("Outcome", "Selection", "Step", "run_steps", "verdict")
+_PARTS = ("IfMissing", "Outcome", "ReadsColumns", "Selection", "Step", "run_steps", "verdict")
 
 
 def __getattr__(name: str) -> Any:

@@ -129,12 +129,12 @@ def _matches(
     """
     ids, lengths, missing = [np.zeros(0, np.int32)], np.zeros(len(table), np.int32), np.zeros(len(table), bool)
     numbers: dict[tuple[int, str], int] = {}
-    for place, cells in table.map([column], lambda place, columns: (place, columns[column].cast(pa.string()))):
-        missing[place] = cells.is_null().to_numpy(zero_copy_only=False)
+    for span, cells in table.map([column], lambda span, columns: (span, columns[column].cast(pa.string()))):
+        missing[span] = cells.is_null().to_numpy(zero_copy_only=False)
         lists = pc.split_pattern(pc.if_else(pc.equal(cells, ""), None, cells), "\t")
-        lengths[place] = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
+        lengths[span] = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
         coded = lists.flatten().dictionary_encode()
-        names, own = coded.dictionary.to_pylist(), np.repeat(np.maximum(group[place], 0), lengths[place])
+        names, own = coded.dictionary.to_pylist(), np.repeat(np.maximum(group[span], 0), lengths[span])
         keys, inside = np.unique(own * (len(names) + 1) + coded.indices.to_numpy(), return_inverse=True)
         pairs = ((key // (len(names) + 1), names[key % (len(names) + 1)]) for key in keys.tolist())
         ids.append(np.array([numbers.setdefault(pair, len(numbers)) for pair in pairs], np.int32)[inside])

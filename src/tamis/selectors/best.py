@@ -47,8 +47,8 @@ class Best:
         self._ties, self._cuts = ties, list[U64]()  # n: (groups,) how many it keeps
 
         def scan(work: Callable[[U64, Rows], Any], every: int) -> Iterator[Any]:
-            def block(place: slice, read: dict[str, Any], candidates: Mask) -> Any:
-                (*_, last) = self._levels(place, *ranked(place, read, candidates))
+            def block(span: slice, read: dict[str, Any], candidates: Mask) -> Any:
+                (*_, last) = self._levels(span, *ranked(span, read, candidates))
                 return work(*last[:2])
 
             return table.scan(columns, block, in_chunks=groups == 1, every=every)
@@ -63,13 +63,13 @@ class Best:
             self._cuts.append(cut)
             n -= above
 
-    def _levels(self, place: slice, keys: U64, groups: Rows, rows: Rows) -> Iterator[Ranked]:
+    def _levels(self, span: slice, keys: U64, groups: Rows, rows: Rows) -> Iterator[Ranked]:
         """Yields the rows, then for each cut those that lie at it, with their next keys."""
         yield keys, groups, rows
         for cut, tie in zip(self._cuts, [*self._ties, by_row], strict=False):  # after the last cut no key matters
             tied = keys == of_group(cut, groups)
             groups, rows = groups[tied], rows[tied]
-            keys = tie(place, rows) if rows.size else np.empty(0, np.uint64)  # not a view, which would hold all keys
+            keys = tie(span, rows) if rows.size else np.empty(0, np.uint64)  # not a view, which would hold all keys
             yield keys, groups, rows
 
     @property
@@ -77,10 +77,10 @@ class Best:
         """(groups,) the lowest key that is kept; the highest possible if none is."""
         return self._cuts[0]
 
-    def kept(self, place: slice, keys: U64, groups: Rows, rows: Rows) -> Mask:
+    def kept(self, span: slice, keys: U64, groups: Rows, rows: Rows) -> Mask:
         """Returns which rows of a block are among the best: (rows of the block,) bool."""
-        keep = np.zeros(place.stop - place.start, bool)
-        *above, (_, _, tied) = self._levels(place, keys, groups, rows)
+        keep = np.zeros(span.stop - span.start, bool)
+        *above, (_, _, tied) = self._levels(span, keys, groups, rows)
         for cut, (keys, groups, some) in zip(self._cuts, above, strict=True):
             keep[some] = keys > of_group(cut, groups)
         keep[tied] = True
@@ -94,13 +94,13 @@ def _same(n: Rows, counts: Rows) -> Rows:
 def by_uid(table: Table, seed: int = 0) -> Ties:
     """Returns keys that are high for rows whose scrambled uid is low."""
 
-    def keys(place: slice, rows: Rows) -> U64:
-        high, low = table.block_uids(place)
+    def keys(span: slice, rows: Rows) -> U64:
+        high, low = table.block_uids(span)
         return np.asarray(~scramble(high[rows], low[rows], seed))
 
     return keys
 
 
-def by_row(place: slice, rows: Rows) -> U64:
+def by_row(span: slice, rows: Rows) -> U64:
     """Returns keys that are high for the first rows."""
-    return np.asarray(~(rows + place.start).astype(np.uint64))
+    return np.asarray(~(rows + span.start).astype(np.uint64))

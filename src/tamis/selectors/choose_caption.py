@@ -76,8 +76,8 @@ class ChooseCaption(ReadsColumns):
     def select(self, table: Table) -> Selection:
         self.check_columns(table)
         candidates, exists = table.candidates, np.zeros(len(table), bool)
-        for place, texts in table.map([self.text], lambda place, columns: (place, columns[self.text])):
-            exists[place] = pc.greater(pc.utf8_length(texts.cast(pa.string())), 0).fill_null(False).to_numpy(False)
+        for span, texts in table.map([self.text], lambda span, columns: (span, columns[self.text])):
+            exists[span] = pc.greater(pc.utf8_length(texts.cast(pa.string())), 0).fill_null(False).to_numpy(False)
         score, other = parse(self.score).values(table), np.where(exists, parse(self.other).values(table), np.nan)
         cut = self._cut(table, score)
         alt, reaches = (values >= cut for values in (score, other))  # False for NaN

@@ -20,7 +20,7 @@ from tamis.ids import scramble
 from tamis.math import clipcov
 from tamis.math.clipcov import PARTS, TERMS, Picks
 from tamis.math.similarity import unit_rows
-from tamis.selectors.clusters import BLOCK, check_widths, embedded, gather, order_by_group
+from tamis.selectors.clusters import BLOCK, check_widths, gather, has_embedding, order_by_group
 from tamis.selectors.outcome import IfMissing, ReadsPool, Selection, check_missing, verdict
 from tamis.selectors.steps import Of, budget_of, check_budget, group_codes
 from tamis.store.parts import CLASS_NAMES, CLASS_VECTORS
@@ -211,7 +211,7 @@ def classes_of(
     """
     codes, values = group_codes(table, column)
     for name in needed:
-        codes[~embedded(table, name)] = -1
+        codes[~has_embedding(table, name)] = -1
     words = [v if isinstance(v, str) else np.format_float_positional(np.float32(v), trim="-") for v in values]
     names = tuple(listed or sorted(set(words)))
     numbers = {word: number for number, word in enumerate(names)}
@@ -224,7 +224,7 @@ def classes_of(
     return np.array([*(numbers.get(word, -1) for word in words), -1], np.int32)[codes], names
 
 
-def _sums(k: int, place: slice, images: Floats, texts: Floats) -> tuple[Float64s, Float64s]:
+def _sums(k: int, span: slice, images: Floats, texts: Floats) -> tuple[Float64s, Float64s]:
     """Returns the sums of the unit rows of images and of captions."""
 
     def total(side: Floats) -> Float64s:
@@ -285,11 +285,11 @@ class _Work:
         """Calls `work(class, slice of the order, stored images and texts)` for every class with rows, in order."""
 
         def one(item: tuple[int, slice, list[Any]]) -> tuple[int, T]:
-            k, place, (images, texts) = item
-            return k, work(k, place, images, texts)
+            k, span, (images, texts) = item
+            return k, work(k, span, images, texts)
 
         for group in gather(self.table, (self.step.image, self.step.text), order, starts):
-            sizes = np.array([place.stop - place.start for _, place, _ in group], float)
+            sizes = np.array([span.stop - span.start for _, span, _ in group], float)
             # BLAS's own threads are best for one class with most of the work, one thread per class for many classes.
             if WORKERS == 1 or sizes.max(initial=0) ** 2 * WORKERS > (sizes**2).sum():
                 yield from map(one, group)
@@ -333,7 +333,7 @@ class _Work:
     ) -> dict[int, tuple[Picks, Float64s]]:
         """Returns each class's choices with gains >= `floor` and their modular gains. A row counts `each` times."""
 
-        def work(k: int, place: slice, *stored: Floats) -> tuple[Picks, Float64s]:
+        def work(k: int, span: slice, *stored: Floats) -> tuple[Picks, Float64s]:
             images, texts = map(unit_rows, stored)
             modular = clipcov.modular_gains(
                 images,
@@ -383,9 +383,9 @@ class _Work:
         in_classes = np.argsort(kind, kind="stable")
         starts = np.searchsorted(kind[in_classes], np.arange(len(self.names) + 1)).astype(np.int64)
 
-        def work(k: int, place: slice, *stored: Floats) -> Any:
+        def work(k: int, span: slice, *stored: Floats) -> Any:
             images, texts = map(unit_rows, stored)
-            gains, weight = modular[in_classes[place]], self._weight(k)
+            gains, weight = modular[in_classes[span]], self._weight(k)
             chosen, stay = np.arange(len(gains)), np.ones(len(gains), bool)
             if self.step.double_greedy:
                 stay = clipcov.double_greedy(images, texts, gains, weight=weight, chosen=chosen)
@@ -396,13 +396,13 @@ class _Work:
             if count := int(np.count_nonzero(stay)):
                 part = images[stay].sum(0, np.float64) / count, texts[stay].sum(0, np.float64) / count
                 error = clipcov.centre_error((self.means[0, k], self.means[1, k]), part)
-            return place, stay, before, after, error
+            return span, stay, before, after, error
 
         stays = np.ones(len(rows), bool)
         before = after = 0.0
         errors = []
-        for _, (place, stay, was, now, error) in self._by_class(work, rows[in_classes], starts):
-            stays[in_classes[place]] = stay
+        for _, (span, stay, was, now, error) in self._by_class(work, rows[in_classes], starts):
+            stays[in_classes[span]] = stay
             before, after = before + was, after + now
             errors += [error] if error is not None else []
         if dropped := int(np.count_nonzero(~stays)):

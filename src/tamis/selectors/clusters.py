@@ -55,9 +55,9 @@ def present(vectors: Floats) -> Mask:
     return there
 
 
-def embedded(table: Table, name: str) -> Mask:
+def has_embedding(table: Table, name: str) -> Mask:
     """Returns which candidates have an embedding."""
-    parts = list(table.map([name], lambda place, columns: present(columns[name])))
+    parts = list(table.map([name], lambda span, columns: present(columns[name])))
     there: Mask = np.concatenate([np.zeros(0, bool), *parts])
     return table.candidates & there
 
@@ -98,9 +98,9 @@ def gather(
         found = [table.vectors(name, order[low : int(starts[stop])]) for name in names]
         places = [(k, slice(int(starts[k]), int(starts[k + 1]))) for k in range(group, stop)]
         yield [
-            (k, place, [each[place.start - low : place.stop - low] for each in found])
-            for k, place in places
-            if place.start < place.stop
+            (k, span, [each[span.start - low : span.stop - low] for each in found])
+            for k, span in places
+            if span.start < span.stop
         ]
         group = stop
 
@@ -150,7 +150,7 @@ class ClusterStep(ReadsPool):
         """Returns the clusters of the candidates, None if no row has the embedding; and which rows lack it."""
         self.check_columns(table)
         candidates = table.candidates
-        there = embedded(table, self.embedding)
+        there = has_embedding(table, self.embedding)
         missing = candidates & ~there
         check_missing(self, missing, candidates, self.embedding)  # before the work, not after it
         rows = int(np.count_nonzero(there))
@@ -204,19 +204,19 @@ def assign(table: Table, name: str, there: Mask, centroids: Float32s) -> Cluster
     label = np.full(len(table), -1, np.int32)
     cosine = np.full(len(table), np.nan, np.float32)
 
-    def work(place: slice, columns: dict[str, Any]) -> None:
+    def work(span: slice, columns: dict[str, Any]) -> None:
         vectors = columns[name]
         check_widths("cluster", {"the centroids": centroids.shape[1], name: vectors.shape[1]})
         for start in range(0, len(vectors), BLOCK):
-            rows = start + np.flatnonzero(there[place][start : start + BLOCK])
+            rows = start + np.flatnonzero(there[span][start : start + BLOCK])
             if rows.size:
                 some = vectors[rows].astype(np.float32)
                 products = some @ centroids.T  # (rows, k)
                 best = products.argmax(1)
-                label[place.start + rows] = best
+                label[span.start + rows] = best
                 length = np.sqrt(np.einsum("nd,nd->n", some, some))  # float16 rows are not quite of length 1
                 # Not from `products`, whose last bit depends on the number of rows in the block.
-                cosine[place.start + rows] = np.einsum("nd,nd->n", some, centroids[best]) / length
+                cosine[span.start + rows] = np.einsum("nd,nd->n", some, centroids[best]) / length
 
     list(table.map([name], work))
     return Clusters(centroids, label, cosine)

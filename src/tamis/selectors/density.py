@@ -90,9 +90,9 @@ class Density(_Thinned):
         rows = np.flatnonzero(clusters.label >= 0)
         sign = {"hard": 1, "easy": -1, "random": 0}[self.keep]
         # Cluster and cosine in one number, so that by_uid sorts by both before it sorts by uid.
-        place = np.round((sign * clusters.cosine[rows].astype(np.float64) + 2) * 2**29).astype(np.int64)
-        place += clusters.label[rows].astype(np.int64) << 32
-        order = order_by_uid(table, rows, groups=place, seed=self.seed)
+        key = np.round((sign * clusters.cosine[rows].astype(np.float64) + 2) * 2**29).astype(np.int64)
+        key += clusters.label[rows].astype(np.int64) << 32
+        order = order_by_uid(table, rows, groups=key, seed=self.seed)
         held, starts, sizes = np.unique(clusters.label[order], return_index=True, return_counts=True)
         distance = 1 - clusters.cosine[order].astype(np.float64)
         complexity = np.add.reduceat(distance, starts) / sizes
@@ -178,13 +178,13 @@ class D2(_Thinned):
         neighbours = np.empty((order.size, k), np.int32)
         weights = np.ones((order.size, k), np.float32)
         for group in gather(table, [self.embedding], order, starts):
-            for _, place, (vectors,) in group:
+            for _, span, (vectors,) in group:
                 which, cosine = nearest_others(unit_rows(vectors), k)
                 distance = np.clip(2 - 2 * cosine, 0, 1e9)  # squared, of unit rows; 1e9 for no neighbour
-                neighbours[place] = np.where(which >= 0, which + place.start, -1)
-                raised[place] += (np.exp(-distance) * raised[place][which]).sum(1)
+                neighbours[span] = np.where(which >= 0, which + span.start, -1)
+                raised[span] += (np.exp(-distance) * raised[span][which]).sum(1)
                 if self.mode == "weighted":
-                    weights[place] = np.exp(-self.gamma * distance)
+                    weights[span] = np.exp(-self.gamma * distance)
         n = min(budget_of(self, table), order.size)
         keep, ties = np.zeros(len(table), bool), scramble(*table.uids(order), seed=self.seed)
         keep[order[pick_apart(raised, neighbours, weights, n, ties)]] = True

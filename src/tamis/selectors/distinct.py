@@ -93,12 +93,12 @@ class Distinct(ReadsColumns):
     def select(self, table: Table) -> Selection:
         self.check_columns(table)
         candidates = table.candidates
-        numbers, missing = decoded(table, self.hash)
+        numbers, missing = decode_column(table, self.hash)
         hashes = numbers.view(">u8").astype(np.uint64) if numbers.shape[1] else np.zeros((len(table), 1), np.uint64)
         images = Thumbnails(*(np.zeros((len(table), 0), np.uint8),) * 2, np.zeros(len(table), np.float32))
         words: list[NDArray[Any]] = [hashes]
         if self.colours is not None:
-            colours, lacking = decoded(table, self.colours, 2 * COLOUR**2 if self.lightness else None)
+            colours, lacking = decode_column(table, self.colours, 2 * COLOUR**2 if self.lightness else None)
             images = replace(images, colours=colours)
             missing |= lacking
             words.append(colours)
@@ -164,18 +164,18 @@ def _digests(words: list[NDArray[Any]], order: Rows) -> U64:
     return found
 
 
-def decoded(table: Table, column: str, expected: int | None = None) -> tuple[NDArray[np.uint8], Mask]:
+def decode_column(table: Table, column: str, expected: int | None = None) -> tuple[NDArray[np.uint8], Mask]:
     """Returns the bytes that each row's word spells in hex, (rows, m), zeros for none; and which rows have no word."""
-    blocks = list(table.map([column], lambda place, columns: decode(columns[column], column)))
+    blocks = list(table.map([column], lambda span, columns: decode(columns[column], column)))
     width = _width(column, {rows.shape[1] for rows, _ in blocks}, expected)
     missing = np.concatenate([np.zeros(0, bool), *(none for _, none in blocks)])
-    decoded = np.zeros((len(table), width), np.uint8)
+    found = np.zeros((len(table), width), np.uint8)
     while blocks:  # from the last block, each freed as it is copied
         rows, _ = blocks.pop()
         if rows.shape[1]:
             start = table.starts[len(blocks)]
-            decoded[start : start + len(rows)] = rows
-    return decoded, missing
+            found[start : start + len(rows)] = rows
+    return found, missing
 
 
 def _light(table: Table, column: str) -> tuple[NDArray[np.uint8], U64, Mask]:
@@ -185,11 +185,11 @@ def _light(table: Table, column: str) -> tuple[NDArray[np.uint8], U64, Mask]:
     if not len(table):
         return np.zeros((0, width), np.uint8), digests, missing
     with tempfile.TemporaryFile() as file:
-        for block, place in enumerate(table.row_ranges()):  # one after the other, because they are large
-            rows, missing[place] = decode(table.read(block, [column])[column], column)
+        for block, span in enumerate(table.row_ranges()):  # one after the other, because they are large
+            rows, missing[span] = decode(table.read(block, [column])[column], column)
             if not _width(column, {rows.shape[1]}, width):
                 rows = np.zeros((len(rows), width), np.uint8)
-            digests[place] = [xxhash.xxh3_64_intdigest(row) for row in rows]
+            digests[span] = [xxhash.xxh3_64_intdigest(row) for row in rows]
             rows.tofile(file)
         file.flush()
         return np.memmap(file, np.uint8, "r", shape=(len(table), width)), digests, missing
@@ -197,7 +197,7 @@ def _light(table: Table, column: str) -> tuple[NDArray[np.uint8], U64, Mask]:
 
 def _sides(table: Table) -> Float32s:
     """Returns each image's shorter side in pixels; infinite where the index has none."""
-    blocks = table.map(_SIDES, lambda place, columns: np.minimum(columns["width"], columns["height"]))
+    blocks = table.map(_SIDES, lambda span, columns: np.minimum(columns["width"], columns["height"]))
     sides = np.concatenate([np.zeros(0, np.float32), *blocks])
     sides[np.isnan(sides)] = np.inf
     return sides

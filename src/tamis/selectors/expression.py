@@ -91,34 +91,29 @@ class Expression:
 
     def values(self, table: Table) -> Float64s:
         """Returns the value of every row: (rows,) float64, NaN where a part is missing or infinite."""
-        fitted = self.fitted(table)
+        values_of = self.fit(table)
 
-        def work(place: slice, columns: dict[str, Any], candidates: Mask) -> tuple[slice, Float64s]:
-            return place, fitted(columns, candidates.size)
+        def work(span: slice, columns: dict[str, Any], candidates: Mask) -> tuple[slice, Float64s]:
+            return span, values_of(columns, candidates.size)
 
         out = np.empty(len(table))
-        for place, values in table.scan(sorted(self.columns), work):
-            out[place] = values
+        for span, values in table.scan(sorted(self.columns), work):
+            out[span] = values
         return out
 
-    def by_block(self, table: Table) -> Callable[[int], Float64s]:
-        """Returns a function that gives the values of one block of the table.
+    def fit(self, table: Table) -> Callable[[Mapping[str, Any], int], Float64s]:
+        """Returns a function that gives the values of some rows from their columns and their number.
 
         Functions of the pool read the table once, before this returns.
         """
-        fitted, names = self.fitted(table), sorted(self.columns)
-        return lambda block: fitted(table.read(block, names), table.sizes[block])
-
-    def fitted(self, table: Table) -> Callable[[Mapping[str, Any], int], Float64s]:
-        """Returns a function that gives the values of some rows from their columns and their number."""
-        functions = self._fit(table)
+        functions = self._fit_functions(table)
         return lambda columns, rows: self._evaluate(columns, functions, rows)
 
     def _evaluate(self, columns: Mapping[str, Any], fitted: Mapping[str, Fitted], rows: int) -> Float64s:
         with np.errstate(all="ignore"):  # log(-1) and x/0 become NaN: missing, which the step that meets them reports
             return np.asarray(np.broadcast_to(_value(self.tree, columns, fitted, rows), rows), np.float64)
 
-    def _fit(self, table: Table) -> dict[str, Fitted]:
+    def _fit_functions(self, table: Table) -> dict[str, Fitted]:
         """Returns every function of the pool by its text. Each is one scan of the table, inner ones first."""
         fitted: dict[str, Fitted] = {}
         for node in reversed(list(_walk(self.tree))):

@@ -10,11 +10,11 @@ from threadpoolctl import threadpool_limits
 
 from tamis.arrays import Float64s, Floats, Rows
 from tamis.errors import at_least_one, check_fraction
-from tamis.math.order import keep_top, round_half_up
+from tamis.math.order import keep_top
 from tamis.math.similarity import unit_rows
-from tamis.selectors.clusters import BLOCK, GATHER, embedded, order_by_uid, second_moments
+from tamis.selectors.clusters import BLOCK, GATHER, has_embedding, order_by_uid, second_moments
 from tamis.selectors.outcome import IfMissing, ReadsPool, Selection, check_missing, verdict
-from tamis.selectors.steps import Of, rows_of
+from tamis.selectors.steps import Of, budget_of
 from tamis.store.table import Table
 
 
@@ -59,11 +59,11 @@ class NormSimD(ReadsPool):
 
     def select(self, table: Table) -> Selection:
         self.check_columns(table)
-        candidates, there = table.candidates, embedded(table, self.embedding)
+        candidates, there = table.candidates, has_embedding(table, self.embedding)
         missing = candidates & ~there
         check_missing(self, missing, candidates, self.embedding)
         rows = order_by_uid(table, np.flatnonzero(there))
-        budget = round_half_up(self.fraction, rows_of(table, self.of))
+        budget = budget_of(self, table)
         keep = np.zeros(len(table), bool)
         if budget >= rows.size:
             keep[rows] = True
@@ -74,7 +74,7 @@ class NormSimD(ReadsPool):
 
     def _moments(self, pool: Table) -> Float64s:
         """Returns the sum of x x^T over the embeddings of every row."""
-        rows = order_by_uid(pool, np.flatnonzero(embedded(pool, self.embedding)))
+        rows = order_by_uid(pool, np.flatnonzero(has_embedding(pool, self.embedding)))
         parts = np.array_split(rows, -(-rows.size // GATHER))
         blocks = [second_moments(unit_rows(pool.vectors(self.embedding, part))) for part in parts]
         return np.asarray(np.sum(blocks, axis=0))

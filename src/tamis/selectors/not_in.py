@@ -17,8 +17,8 @@ from tamis.errors import RecipeError, check_words, first_line, read_text
 from tamis.ids import format_uids
 from tamis.math.copies import COLOUR, LIGHT, NearTo, Thumbnails, alike
 from tamis.math.similarity import unit_rows
-from tamis.selectors.clusters import BLOCK, check_widths, embedded, present, reference_vectors
-from tamis.selectors.distinct import decode, decoded
+from tamis.selectors.clusters import BLOCK, check_widths, has_embedding, present, reference_vectors
+from tamis.selectors.distinct import decode, decode_column
 from tamis.selectors.expression import parse
 from tamis.selectors.outcome import IfMissing, Selection, check_kind, check_missing, verdict
 from tamis.store import Run
@@ -132,8 +132,8 @@ class NotIn:
         names = [*(_HASHES if by_hash else ()), *(("width", "height") if by_hash else ()), *self._vectors * by_vector]
         names += ["caption"] if self.caption == "same" else []
 
-        def work(place: slice, columns: dict[str, Any]) -> tuple[NDArray[Any], Mask]:
-            among = here[place]
+        def work(span: slice, columns: dict[str, Any]) -> tuple[NDArray[Any], Mask]:
+            among = here[span]
             lacks, found = np.zeros(among.size, bool), [np.empty(0, PAIR)]
             if near is not None:
                 lacks |= decode(columns["image_hash"], "image_hash")[1]
@@ -148,7 +148,7 @@ class NotIn:
                 pairs = pairs[
                     [plain(one) == plain(theirs[n]) for one, n in zip(mine, pairs["reference"].tolist(), strict=True)]
                 ]
-            pairs["row"] += place.start
+            pairs["row"] += span.start
             return pairs, lacks & among
 
         parts = list(table.map(names, work))
@@ -208,7 +208,7 @@ class NotIn:
                     f"not_in: {path} is a folder without run.json. Score its images first: tamis score {path} --run "
                     "REFERENCE --signals image_hash, and name that run"
                 )
-            found = load_array(path) if path.suffix == ".npy" else _listed(path)
+            found = load_array(path) if path.suffix == ".npy" else _read_hashes(path)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or first_line(error)
             raise RecipeError(f"not_in: the references {path} cannot be read ({reason})") from error
@@ -232,15 +232,15 @@ class NotIn:
         table = run.table()
         there, found = np.zeros(len(table), bool), dict[str, Any]()
         if self.hashes:
-            numbers, missing = decoded(table, "image_hash")
+            numbers, missing = decode_column(table, "image_hash")
             there |= ~missing
             found["hashes"] = numbers.view(">u8").astype(np.uint64)
-            parts = list(table.map([*_HASHES, "width", "height"], lambda place, columns: thumbnails(columns)))
+            parts = list(table.map([*_HASHES, "width", "height"], lambda span, columns: thumbnails(columns)))
             found["images"] = Thumbnails(*(np.concatenate([getattr(p, n) for p in parts]) for n in _PARTS))
         if self.embedding:
             models = pool.about(self.embedding).get("models") if pool is not None else None
             next(reference_vectors(self.reference, self.embedding, models, of=self.name))  # checks the models
-            there |= embedded(table, self.embedding)
+            there |= has_embedding(table, self.embedding)
         rows = np.flatnonzero(there)  # the others cannot be compared
         if not rows.size:
             raise RecipeError(f"not_in: {self.reference} holds no references")
@@ -249,7 +249,7 @@ class NotIn:
         if self.embedding:
             found["vectors"] = unit_rows(table.vectors(self.embedding, rows))
         if self.caption == "same":
-            texts = table.map(["caption"], lambda place, columns: columns["caption"].to_pylist())
+            texts = table.map(["caption"], lambda span, columns: columns["caption"].to_pylist())
             captions = [one for some in texts for one in some]
             found["captions"] = [captions[row] for row in rows]
         return References(format_uids(*table.uids(rows)), **found)
@@ -297,7 +297,7 @@ def plain(caption: str | None) -> str | None:
     return None if caption is None else " ".join(re.findall(r"\w+", unicodedata.normalize("NFKC", caption).casefold()))
 
 
-def _listed(path: Path) -> U64:
+def _read_hashes(path: Path) -> U64:
     """Reads hashes of 16 hex digits, one a line; empty lines and those that begin with # are left out."""
     lines = [(n, line.strip()) for n, line in enumerate(read_text(path).splitlines(), 1)]
     wanted = [(n, line) for n, line in lines if line and not line.startswith("#")]

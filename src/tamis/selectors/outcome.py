@@ -236,13 +236,10 @@ class Drops:
         self.reasons.append(Reason(text=text, score=score))
         code = len(self.reasons)
         self.codes = widen(self.codes, code)
-        dropped, number = 0, self.codes.dtype.type(code)
-        for span in blocks(rows.size):
-            fell = ~rows[span] if others else rows[span].copy()
-            fell &= self.keep[span]
-            self.keep[span] ^= fell
-            self.codes[span] += fell.view(np.uint8) * number
-            dropped += int(np.count_nonzero(fell))
+        fell = (~rows if others else rows) & self.keep
+        self.keep ^= fell
+        self.codes[fell] = code
+        dropped = int(np.count_nonzero(fell))
         counted = counted or text
         self.counts[counted] = self.counts.get(counted, 0) + dropped  # two parts of a group may have one name
         return dropped

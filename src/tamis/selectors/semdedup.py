@@ -82,16 +82,16 @@ class SemDeDup(ClusterStep):
         cosine = np.full(order.size, -np.inf, np.float32)
         before = np.full(order.size, -1, np.int64)
         for group in gather(table, [self.embedding], order, starts):
-            for cluster, place, (vectors,) in group:
+            for cluster, span, (vectors,) in group:
                 unit = unit_rows(vectors)  # float16 rows are not quite of length 1, nor is a copy's cosine 1
                 first = self._order(unit, clusters.centroids[cluster])
-                order[place] = order[place][first]
+                order[span] = order[span][first]
                 nearest, row = nearest_before(unit[first])
                 equal = equal_before(vectors[first])
                 row = np.where(equal >= 0, equal, row)
                 # Rounding must not affect exact duplicates.
-                cosine[place] = np.where(equal >= 0, _COPY, np.minimum(nearest, 1))
-                before[place] = np.where(row >= 0, row + place.start, -1)
+                cosine[span] = np.where(equal >= 0, _COPY, np.minimum(nearest, 1))
+                before[span] = np.where(row >= 0, row + span.start, -1)
         keep = np.zeros(len(table), bool)
         epsilons = [*self.also, *([] if self.epsilon is None else [self.epsilon])]
         shares = {epsilon: float((cosine <= np.float32(1 - epsilon)).mean()) for epsilon in sorted(epsilons)}

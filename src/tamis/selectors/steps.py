@@ -67,11 +67,12 @@ def check_budget(step: Any) -> None:
 
 
 def budget_of(step: Any, table: Table) -> int:
-    """Returns how many rows a step with `n`, `fraction` and `of` asks for."""
-    return int(step.n) if step.n is not None else round_half_up(step.fraction, rows_of(table, step.of))
+    """Returns how many rows a step with `n`, or with `fraction` and `of`, asks for."""
+    n = getattr(step, "n", None)
+    return int(n) if n is not None else round_half_up(step.fraction, rows_of(table, step.of))
 
 
-def _coded(keep: Mask, missing: Mask | None = None) -> Codes:
+def _codes(keep: Mask, missing: Mask | None = None) -> Codes:
     """Returns 0 for rows that stay, 1 for rows that fall, and 2 for those without a value."""
     codes = (~keep).view(np.uint8)
     if missing is not None:
@@ -105,40 +106,40 @@ def _rule(
 def groups_of(table: Table, column: str) -> tuple[list[Any], Rows, Callable[[Any], Rows]]:
     """Returns the values of a column, how many rows have each, and a function.
 
-    The function takes the column of some rows and returns their places among the values, or -1 without a value.
+    The function takes the column of some rows and returns the numbers of their values; -1 without a value.
     """
     sizes: Counter[Any] = Counter()
 
-    def words_of(values: Any) -> Any:
+    def encode(values: Any) -> Any:
         if isinstance(values, np.ndarray):
             values = pa.array(values + 0, mask=np.isnan(values))  # + 0: no negative zero
         return values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
 
-    def counted(place: slice, columns: dict[str, Any], candidates: Mask) -> dict[Any, int]:
-        words = words_of(columns[column])
+    def count(span: slice, columns: dict[str, Any], candidates: Mask) -> dict[Any, int]:
+        words = encode(columns[column])
         inside = words.indices.drop_null().to_numpy()
         counts = np.bincount(inside, minlength=len(words.dictionary)).tolist()
         return dict(zip(words.dictionary.to_pylist(), counts, strict=True))
 
-    for some in table.scan([column], counted):
+    for some in table.scan([column], count):
         sizes.update(some)
-    places = {value: place for place, value in enumerate(sizes)}
+    numbers = {value: number for number, value in enumerate(sizes)}
 
-    def codes(values: Any) -> Rows:
-        words = words_of(values)
+    def codes_of(values: Any) -> Rows:
+        words = encode(values)
         inside = words.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-        known = [*(places[value] for value in words.dictionary.to_pylist()), -1]
+        known = [*(numbers[value] for value in words.dictionary.to_pylist()), -1]
         return np.asarray(np.array(known, np.int64)[inside])
 
-    return list(sizes), np.array([*sizes.values()], np.int64), codes
+    return list(sizes), np.array([*sizes.values()], np.int64), codes_of
 
 
 def group_codes(table: Table, column: str) -> tuple[Rows, list[Any]]:
     """Returns the number of each row's group, (rows,), -1 if it has no value, and the value of each group."""
     names, _, codes_of = groups_of(table, column)
     codes = np.empty(len(table), np.int64)
-    for place, found in table.map([column], lambda place, columns: (place, codes_of(columns[column]))):
-        codes[place] = found
+    for span, found in table.map([column], lambda span, columns: (span, codes_of(columns[column]))):
+        codes[span] = found
     return codes, names
 
 
@@ -173,7 +174,7 @@ class _Threshold(ReadsColumns, Blockwise):
     def fit(self, table: Table) -> Rule:
         self.check_columns(table)
         expression, ends = parse(self.score), self._ends
-        column, values = expression.column, expression.fitted(table)
+        column, values = expression.column, expression.fit(table)
         if column is not None and table.kind(column) == "number":
             # Scores are float32, so the limit must be too: 0.281 is not a float32, and the stored score of a pair at
             # 0.281 is slightly below the float64.
@@ -181,11 +182,11 @@ class _Threshold(ReadsColumns, Blockwise):
                 low, high = (None if end is None else float(np.float32(end)) for end in ends)
             ends = low, high
 
-        def decide(place: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
+        def decide(span: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
             score = values(columns, candidates.size) if column is None else as_numbers(columns[column])
             low, high = (None if end is None else score.dtype.type(end) for end in ends)
             keep: Any = True if low is None else score >= low
-            return _coded(keep if high is None else keep & (score <= high), np.isnan(score))
+            return _codes(keep if high is None else keep & (score <= high), np.isnan(score))
 
         reason, value = self.reason.format(**vars(self)), getattr(self, "value", None)
         return _rule(self, sorted(expression.columns), decide, reason, value, score=self.score, ends=ends)
@@ -279,7 +280,7 @@ class _Top(ReadsColumns, Blockwise):
     def fit(self, table: Table) -> Rule:
         self.check_columns(table)
         expression, of = parse(self.score), getattr(self, "of", "survivors")
-        values, names, codes_of, what = expression.fitted(table), {*expression.columns}, None, self.score
+        values, names, codes_of, what = expression.fit(table), {*expression.columns}, None, self.score
         candidates = candidates_of(table)
         of_pool = np.array([len(table)])
         if self.per is not None:
@@ -287,26 +288,26 @@ class _Top(ReadsColumns, Blockwise):
             names, what = {*names, self.per}, f"{self.score} and {self.per}"
         best: list[Best] = []
 
-        def left(place: slice, columns: dict[str, Any], candidates: Mask) -> tuple[Float64s, Rows | None, Mask]:
-            """Returns the scores of a block, NaN without a group, the groups, and which rows are left."""
+        def remaining(span: slice, columns: dict[str, Any], candidates: Mask) -> tuple[Float64s, Rows | None, Mask]:
+            """Returns the scores of a block, NaN without a group, the groups, and which rows remain."""
             score, groups = values(columns, candidates.size), None
             if codes_of is not None:
                 groups = codes_of(columns[str(self.per)])
                 score = np.where(groups < 0, np.nan, score)
             keep = candidates & ~np.isnan(score)
-            for one in best:
-                keep = one.kept(place, *keyed(score, groups, keep))
+            for earlier in best:
+                keep = earlier.kept(span, *rank_rows(score, groups, keep))
                 groups = None
             return score, groups, keep
 
-        def keyed(score: Float64s, groups: Rows | None, keep: Mask) -> Ranked:
+        def rank_rows(score: Float64s, groups: Rows | None, keep: Mask) -> Ranked:
             rows = np.flatnonzero(keep)
             return ordered_bits(score[rows]), rows * 0 if groups is None else groups[rows], rows
 
-        def ranked(place: slice, columns: dict[str, Any], candidates: Mask) -> Ranked:
-            return keyed(*left(place, columns, candidates))
+        def ranked(span: slice, columns: dict[str, Any], candidates: Mask) -> Ranked:
+            return rank_rows(*remaining(span, columns, candidates))
 
-        def wanted(most: Rows) -> Rows:
+        def count(most: Rows) -> Rows:
             """Returns how many rows to keep of each group, or of all rows together, from how many have a score."""
             if not best:
                 check_missing(self, candidates - int(most.sum()), candidates, what)
@@ -318,7 +319,7 @@ class _Top(ReadsColumns, Blockwise):
             return np.asarray(np.minimum(n, most))
 
         def choose(rows: int, groups: int = 1) -> Best:
-            return Best(table, sorted(names), ranked, wanted, rows, (by_uid(table), by_row), groups)
+            return Best(table, sorted(names), ranked, count, rows, (by_uid(table), by_row), groups)
 
         reason, cut = f"{self.score} below the cut", None
         if self.per is not None:
@@ -329,9 +330,9 @@ class _Top(ReadsColumns, Blockwise):
             best.append(choose(int(best[0].n.sum()) if best else candidates))
             cut = float(number_of(best[-1].cuts)[0]) if best[-1].n[0] else None
 
-        def decide(place: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
-            score, _, keep = left(place, columns, candidates)
-            return _coded(keep, np.isnan(score))
+        def decide(span: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
+            score, _, keep = remaining(span, columns, candidates)
+            return _codes(keep, np.isnan(score))
 
         return _rule(self, sorted(names), decide, reason, cut, what=what, score=self.score, ends=(cut, None))
 
@@ -442,16 +443,16 @@ class Equals(ReadsColumns, Blockwise):
         self.check_columns(table)
         is_word = table.kind(self.score) == "word" and any(isinstance(value, str) for value in self._wanted)
 
-        def decide(place: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
+        def decide(span: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
             if is_word:
                 column = columns[self.score]
                 words = column if column.type == pa.string() else column.cast(pa.string())
                 values = pa.array(map(str, self._wanted), pa.string())
                 keep = pc.is_in(words, value_set=values).to_numpy(zero_copy_only=False)
-                return _coded(keep, pc.is_null(words).to_numpy(zero_copy_only=False))
+                return _codes(keep, pc.is_null(words).to_numpy(zero_copy_only=False))
             column = as_numbers(columns[self.score])
             with np.errstate(over="ignore"):  # a value beyond float32's range is infinite
-                return _coded(np.isin(column, np.asarray(self._wanted, column.dtype)), np.isnan(column))
+                return _codes(np.isin(column, np.asarray(self._wanted, column.dtype)), np.isnan(column))
 
         reason = f"{self.score} is not {self._listed}"
         return _rule(self, [self.score], decide, reason, score=None if is_word else self.score)
@@ -461,7 +462,7 @@ class Equals(ReadsColumns, Blockwise):
 _LONGEST_TAG, _JOINERS = 60, "\u200c\u200d"
 
 
-def checked_tag(text: Any) -> str:
+def clean_tag(text: Any) -> str:
     """Returns a tag without surplus spaces, in Unicode's composed form (NFC), or raises RecipeError."""
     tag = " ".join(unicodedata.normalize("NFC", text).split()).strip(_JOINERS) if isinstance(text, str) else ""
     hidden = any(unicodedata.category(one) in ("Cc", "Cf", "Cs") for one in tag if one not in _JOINERS)
@@ -492,7 +493,7 @@ class Tagged(Blockwise):
 
     @property
     def _wanted(self) -> list[str]:
-        return [checked_tag(tag) for tag in ([self.tags] if isinstance(self.tags, str) else self.tags)]
+        return [clean_tag(tag) for tag in ([self.tags] if isinstance(self.tags, str) else self.tags)]
 
     @property
     def described(self) -> str:
@@ -506,7 +507,7 @@ class Tagged(Blockwise):
             raise RecipeError(f"tagged: {unknown_message('tag', tag, known)}")
         lacks = np.array([*(wanted.isdisjoint(each) for each in tags), True])  # the last: of code -1, no tag
 
-        def decide(place: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
+        def decide(span: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
             return lacks[codes_of(columns[TAGS])].view(np.uint8)
 
         return _rule(self, [TAGS], decide, f"not {self.described}", can_lack=False)
@@ -539,18 +540,18 @@ class RandomFraction(Blockwise):
         return f"random {100 * self.fraction:g} % of the {self.of} (seed {self.seed})"
 
     def fit(self, table: Table) -> Rule:
-        found = candidates_of(table)
-        n = np.array([min(round_half_up(self.fraction, rows_of(table, self.of)), found)])
+        rows = candidates_of(table)
+        n = np.array([min(budget_of(self, table), rows)])
         draw = by_uid(table, self.seed)
 
-        def drawn(place: slice, columns: dict[str, Any], candidates: Mask) -> Ranked:
-            rows = np.flatnonzero(candidates)
-            return draw(place, rows), rows * 0, rows
+        def rank(span: slice, columns: dict[str, Any], candidates: Mask) -> Ranked:
+            inside = np.flatnonzero(candidates)
+            return draw(span, inside), inside * 0, inside
 
-        best = Best(table, [], drawn, lambda _: n, found, (by_row,))
+        best = Best(table, [], rank, lambda _: n, rows, (by_row,))
 
-        def decide(place: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
-            return _coded(best.kept(place, *drawn(place, columns, candidates)))
+        def decide(span: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
+            return _codes(best.kept(span, *rank(span, columns, candidates)))
 
         return _rule(self, [], decide, "not drawn", can_lack=False)
 
@@ -643,8 +644,8 @@ class AnyOf(_Combined):
     def fit(self, table: Table) -> Rule:
         parts = self._judge(table)
 
-        def decide(place: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
-            return _coded(np.logical_or.reduce([part.keep[place] for part in parts]))
+        def decide(span: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
+            return _codes(np.logical_or.reduce([part.keep[span] for part in parts]))
 
         score = only_score(reason for part in parts for reason in part.reasons)
         reason = Reason(text=f"in none of {', '.join(self._names)}", score=score)

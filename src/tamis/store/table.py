@@ -245,7 +245,6 @@ class MemoryTable(Table):
         *,
         uids: tuple[U64, U64] | None = None,
         block: int = 1 << 20,
-        side_files: Mapping[tuple[str, str], Any] | None = None,
     ) -> None:
         """Makes a table.
 
@@ -253,7 +252,6 @@ class MemoryTable(Table):
             columns: by name.
             uids: halves of each row's id; None: its number.
             block: rows per block.
-            side_files: by column and file name.
         """
         rows = len(next(iter(columns.values()))) if columns else len(uids[0]) if uids else 0
         self.sizes = [min(block, rows - start) for start in range(0, rows, block)]
@@ -261,7 +259,6 @@ class MemoryTable(Table):
         self._columns = {
             name: value if isinstance(value, np.ndarray) else pa.array(value) for name, value in columns.items()
         }
-        self._side_files = side_files or {}
 
     def read(self, block: int, names: Sequence[str]) -> dict[str, Any]:
         rows = slice(*self.starts[block : block + 2])
@@ -274,9 +271,6 @@ class MemoryTable(Table):
     def kind(self, name: str) -> str:
         values = self._columns[name]
         return {1: "number", 2: "vector"}[values.ndim] if isinstance(values, np.ndarray) else "word"
-
-    def side_file(self, name: str, file: str) -> Any:
-        return self._side_files.get((name, file))
 
 
 @dataclass(frozen=True)
