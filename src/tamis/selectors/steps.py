@@ -279,14 +279,16 @@ class _Top(ReadsColumns, Blockwise):
 
     def fit(self, table: Table) -> Rule:
         self.check_columns(table)
-        expression, of = parse(self.score), getattr(self, "of", "survivors")
-        values, names, codes_of, what = expression.fit(table), {*expression.columns}, None, self.score
-        candidates = candidates_of(table)
-        of_pool = np.array([len(table)])
+        values, of, candidates = parse(self.score).fit(table), getattr(self, "of", "survivors"), candidates_of(table)
+        of_pool, codes_of, what = np.array([len(table)]), None, self.score
         if self.per is not None:
             _, of_pool, codes_of = groups_of(table, self.per)
-            names, what = {*names, self.per}, f"{self.score} and {self.per}"
-        best: list[Best] = []
+            what = f"{self.score} and {self.per}"
+
+        # One round keeps the best rows of each group, or of the pool. With a cap there are two: first at most `cap`
+        # rows of each group, then the best of what remains. Rows are ranked in each scan again, so nothing is kept but
+        # the cuts of earlier rounds.
+        rounds: list[Best] = []
 
         def remaining(span: slice, columns: dict[str, Any], candidates: Mask) -> tuple[Float64s, Rows | None, Mask]:
             """Returns the scores of a block, NaN without a group, the groups, and which rows remain."""
@@ -295,9 +297,9 @@ class _Top(ReadsColumns, Blockwise):
                 groups = codes_of(columns[str(self.per)])
                 score = np.where(groups < 0, np.nan, score)
             keep = candidates & ~np.isnan(score)
-            for earlier in best:
-                keep = earlier.kept(span, *rank_rows(score, groups, keep))
-                groups = None
+            for best in rounds:
+                keep = best.kept(span, *rank_rows(score, groups, keep))
+                groups = None  # only the first round is by groups
             return score, groups, keep
 
         def rank_rows(score: Float64s, groups: Rows | None, keep: Mask) -> Ranked:
@@ -309,9 +311,9 @@ class _Top(ReadsColumns, Blockwise):
 
         def count(most: Rows) -> Rows:
             """Returns how many rows to keep of each group, or of all rows together, from how many have a score."""
-            if not best:
+            if not rounds:
                 check_missing(self, candidates - int(most.sum()), candidates, what)
-            if best or self.per is None:
+            if rounds or self.per is None:
                 n: Any = self._budget(len(table) if of == "pool" else candidates)
             else:
                 sizes = (of_pool if of == "pool" else most).tolist()
@@ -319,22 +321,22 @@ class _Top(ReadsColumns, Blockwise):
             return np.asarray(np.minimum(n, most))
 
         def choose(rows: int, groups: int = 1) -> Best:
-            return Best(table, sorted(names), ranked, count, rows, (by_uid(table), by_row), groups)
+            return Best(table, sorted(self.reads), ranked, count, rows, (by_uid(table), by_row), groups)
 
         reason, cut = f"{self.score} below the cut", None
         if self.per is not None:
-            best.append(choose(candidates, of_pool.size))
+            rounds.append(choose(candidates, of_pool.size))
         if self.per is not None and self.cap is None:
             reason = f"below the cut of its {self.per}"
         else:
-            best.append(choose(int(best[0].n.sum()) if best else candidates))
-            cut = float(number_of(best[-1].cuts)[0]) if best[-1].n[0] else None
+            rounds.append(choose(int(rounds[0].n.sum()) if rounds else candidates))
+            cut = float(number_of(rounds[-1].cuts)[0]) if rounds[-1].n[0] else None
 
         def decide(span: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
             score, _, keep = remaining(span, columns, candidates)
             return _codes(keep, np.isnan(score))
 
-        return _rule(self, sorted(names), decide, reason, cut, what=what, score=self.score, ends=(cut, None))
+        return _rule(self, sorted(self.reads), decide, reason, cut, what=what, score=self.score, ends=(cut, None))
 
 
 @dataclass(frozen=True, kw_only=True)
