@@ -29,11 +29,11 @@ from benchmarks.measure import Case, alone, benchmark, child, in_turn, versus
 from benchmarks.runs import Array, RunWriter, written
 from tamis.math.similarity import unit_rows
 from tamis.selectors import Distinct
-from tamis.selectors.clusters import Clusters, by_uid, gathered
+from tamis.selectors.clusters import Clusters, gather, order_by_uid
 from tamis.selectors.semdedup import SemDeDup
 from tamis.signals.image_hash import ImageHash, colours_of, hashes_of, lightness_of
 from tamis.store import open_run
-from tamis.store.table import Table
+from tamis.store.table import MemoryTable, Table
 
 PART = 50_000
 
@@ -142,7 +142,7 @@ def clusters_of(folder: str) -> Clusters:
 
 def blocks(folder: str, out: str) -> int:
     """Ours; four thresholds in one pass."""
-    keep, _, _ = SemDeDup(epsilon=EPSILON, keep="random", also=ALSO)._dedup(
+    keep, _, _ = SemDeDup(epsilon=EPSILON, keep="random", also=ALSO).choose(
         open_run(folder).table(), clusters_of(folder)
     )
     np.save(out, keep)
@@ -152,10 +152,10 @@ def blocks(folder: str, out: str) -> int:
 def whole_matrices(folder: str, out: str) -> int:
     """One matrix per cluster; four thresholds in one pass."""
     table, clusters = open_run(folder).table(), clusters_of(folder)
-    order = by_uid(table, np.arange(len(table)), groups=clusters.label)
+    order = order_by_uid(table, np.arange(len(table)), groups=clusters.label)
     starts = np.searchsorted(clusters.label[order], np.arange(len(clusters.centroids) + 1)).astype(np.int64)
     keep = {epsilon: np.ones(len(table), bool) for epsilon in (EPSILON, *ALSO)}
-    for group in gathered(table, [EMBEDDING], order, starts):
+    for group in gather(table, [EMBEDDING], order, starts):
         for _, place, (vectors,) in group:
             unit = unit_rows(vectors)
             largest = np.triu(unit @ unit.T, 1).max(0)
@@ -218,7 +218,7 @@ def table_of(pictures: Sequence[Array]) -> Table:
     read: dict[str, Any] = {name: list(map(function, pictures)) for name, function in columns.items()}
     for axis, name in enumerate(("height", "width")):
         read[name] = np.array([picture.shape[axis] for picture in pictures], np.float32)
-    return Table.of(read)
+    return MemoryTable(read)
 
 
 def recall(root: Path, given: Any) -> list[Case]:
