@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import cast
 
 import xxhash
 
@@ -24,10 +23,10 @@ from tamis.graph import Identities
 from tamis.html import html_table
 from tamis.math.statistics import share_interval
 from tamis.models.device import device_for
-from tamis.pool import Pool, Shard, open_pool
+from tamis.pool import Pool, open_pool
 from tamis.pool.files import run_name
 from tamis.pool.open import with_orientation
-from tamis.pool.source import SAMPLE_UID, FirstRows, PoolSpec, pool_options
+from tamis.pool.source import SAMPLE_UID, PoolSpec, pool_options
 from tamis.recipe import PathLike, load
 from tamis.reporting.formats import in_words, share, status_words
 from tamis.run.fill import fill
@@ -143,7 +142,7 @@ def sampled(pool: Pool, *, pairs: int, shards: int, seed: int = 0) -> Pool:
     ordered = sorted(pool.shards, key=lambda shard: xxhash.xxh3_64_intdigest(shard.name.encode(), seed))
     taken = sorted(ordered[: min(shards, pairs)], key=lambda shard: shard.name)
     each = -(-pairs // len(taken)) if taken else 0
-    return replace(pool, shards=tuple(cast(Shard, FirstRows(shard, each)) for shard in taken))
+    return replace(pool, shards=tuple(replace(shard, most=each) for shard in taken))
 
 
 def cheap_signals(pool: Pool) -> list[str]:

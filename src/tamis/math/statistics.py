@@ -147,7 +147,7 @@ LEAST_LABELLED = 10
 _FOLDS = 10
 
 
-def labelled_cut(positive: Float64s, negative: Float64s, *, draws: int = 200, seed: int = 0) -> dict[str, Any] | None:
+def labelled_cut(positive: Float64s, negative: Float64s, *, draws: int = 200) -> dict[str, Any] | None:
     """Returns the cut that maximises Youden's J, with what it does to scores that it was not chosen from.
 
     A cut fits the scores it was chosen from too well, so the shares are cross-validated: each score is judged by a cut
@@ -164,7 +164,7 @@ def labelled_cut(positive: Float64s, negative: Float64s, *, draws: int = 200, se
     Source: Youden 1950, "Index for rating diagnostic tests"; Stone 1974, "Cross-validatory choice and assessment of
     statistical predictions".
     """
-    kinds = [np.random.default_rng(seed).permutation(kind) for kind in (positive, negative)]
+    kinds = [np.random.default_rng(0).permutation(kind) for kind in (positive, negative)]
     scores = [kind[np.isfinite(kind)] for kind in kinds]
     if min(map(len, scores)) < LEAST_LABELLED or np.ptp(np.concatenate(scores)) == 0:
         return None
@@ -175,7 +175,7 @@ def labelled_cut(positive: Float64s, negative: Float64s, *, draws: int = 200, se
     hits, false = kept.tolist()
     recall, fallout = share_interval(hits, len(positive)), share_interval(false, len(negative))
     sign, value = _better_side(*kinds)
-    cut = bootstrap(lambda *some: sign * youden(*(sign * kind for kind in some))[0], *kinds, draws=draws, seed=seed)
+    cut = bootstrap(lambda *some: sign * youden(*(sign * kind for kind in some))[0], *kinds, draws=draws)
     return {
         "keeps": "at_least" if sign > 0 else "at_most", "value": value, "low": cut.low, "high": cut.high,
         "precision": share_interval(hits, hits + false) if hits + false else None,
@@ -255,7 +255,7 @@ class Agreement:
         }
 
 
-def agreement(scores: NDArray[Any], ratings: NDArray[Any], *, left_out: int = 0, seed: int = 0) -> Agreement:
+def agreement(scores: NDArray[Any], ratings: NDArray[Any], *, left_out: int = 0) -> Agreement:
     """The correlations of (n,) scores with (n,) ratings, neither with NaN."""
     draws = 1000 if len(scores) < _MANY else 200
 
@@ -268,7 +268,6 @@ def agreement(scores: NDArray[Any], ratings: NDArray[Any], *, left_out: int = 0,
             lambda rows: np.nan_to_num(correlate(scores[rows], ratings[rows])),
             np.arange(len(scores)),
             draws=draws,
-            seed=seed,
         )
         return Estimate(value, between.low, between.high, len(scores))
 

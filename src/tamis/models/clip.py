@@ -18,7 +18,7 @@ from tamis.arrays import Pixels
 from tamis.data import Device, ModelRef
 from tamis.errors import ModelError
 from tamis.models.device import dtype_of
-from tamis.models.loading import SHIFTED, by_length, cleaner, load_tokenizer_in, loaded_once, model_type, padded
+from tamis.models.loading import SHIFTED, cleaner, each_text, load_tokenizer_in, loaded_once, model_type
 from tamis.models.packed import load_for_inference
 from tamis.models.preprocess import check_side, load_preprocess
 from tamis.models.reference import Cleaning, cleaning_of, object_in, resolve
@@ -144,14 +144,13 @@ class Clip:
 
     def texts(self, tokens: Sequence[Sequence[int]]) -> NDArray[np.float32]:
         """Embeds n lists of token ids from `load_tokenizer`: (n, d), not normalised."""
-        rows: dict[tuple[int, ...], NDArray[np.float32]] = {}
-        with self._torch.inference_mode():
-            distinct = dict.fromkeys(tuple(ids) for ids in tokens)
-            for chunk in by_length(sorted(distinct, key=len), self._batch):
-                ids, mask = padded(chunk, self._pad, self.device, length=self._fixed_length)
-                masked = {"attention_mask": mask} if self._kind.masked else {}
-                features = pooled(self._model.get_text_features(input_ids=ids, **masked)).float().cpu().numpy()
-                rows.update(zip(chunk, features, strict=True))
+
+        def embed(ids: Any, mask: Any) -> Any:
+            masked = {"attention_mask": mask} if self._kind.masked else {}
+            return pooled(self._model.get_text_features(input_ids=ids, **masked)).float().cpu().numpy()
+
+        how: dict[str, Any] = {"batch": self._batch, "pad": self._pad, "device": self.device}
+        rows = each_text(tokens, embed, **how, length=self._fixed_length)
         return np.stack([rows[tuple(ids)] for ids in tokens]) if tokens else np.empty((0, self.size), np.float32)
 
 

@@ -14,7 +14,7 @@ import string
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, get_type_hints
@@ -276,21 +276,32 @@ def cleaner(kind: Cleaning) -> Callable[[str], str]:
     return clean
 
 
-def by_length(texts: Sequence[tuple[int, ...]], batch: int) -> Iterator[list[tuple[int, ...]]]:
-    """Cuts texts, sorted by length, into chunks whose padding costs less than another call of the network.
+def each_text(
+    tokens: Iterable[Sequence[int]],
+    work: Callable[[torch.Tensor, torch.Tensor], Iterable[T]],
+    *,
+    batch: int,
+    pad: int | None,
+    device: torch.device | str,
+    length: int | None = None,
+) -> dict[tuple[int, ...], T]:
+    """Returns what `work` makes of each distinct text, by its tokens. It gets ids and mask (`padded`) of some texts.
 
-    A chunk has at most `batch` texts. It ends earlier if the next text is over a quarter longer than its first, but
-    not below an eighth of `batch`, because small chunks use the hardware badly.
+    Texts of similar length run together. A chunk has at most `batch` texts. It ends earlier if the next text is over a
+    quarter longer than its first, but not below an eighth of `batch`, because small chunks use the hardware badly.
     """
+    import torch
+
+    results: dict[tuple[int, ...], T] = {}
     chunk: list[tuple[int, ...]] = []
-    for ids in texts:
-        longer = chunk and len(ids) > 1.25 * len(chunk[0]) and len(chunk) >= batch // 8
-        if chunk and (longer or len(chunk) == batch):
-            yield chunk
-            chunk = []
-        chunk.append(ids)
-    if chunk:
-        yield chunk
+    with torch.inference_mode():
+        for ids in [*sorted({tuple(row) for row in tokens}, key=lambda row: (len(row), row)), ()]:
+            longer = chunk and len(ids) > 1.25 * len(chunk[0]) and len(chunk) >= batch // 8
+            if chunk and (longer or len(chunk) == batch or not ids):
+                results.update(zip(chunk, work(*padded(chunk, pad, device, length=length)), strict=True))
+                chunk = []
+            chunk.append(ids)
+    return results
 
 
 def padded(

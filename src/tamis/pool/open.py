@@ -322,17 +322,18 @@ def known_pairs(shards: Sequence[Shard]) -> dict[str, int]:
     counts: dict[str, Any] = {shard.name: getattr(shard, "pairs", None) for shard in shards}
     folders: dict[str, list[TarShard]] = {}
     for shard in shards:
-        if isinstance(shard, TarShard):
+        if isinstance(shard, TarShard) and shard.most is None:
             folders.setdefault(shard.url.rpartition("/")[0], []).append(shard)
     for folder, tars in folders.items():
         sizes = _json(f"{folder}/sizes.json", 100 * _MOST_BYTES)
-        known = {tar.name: sizes[name] for tar in tars if (name := tar.url.rpartition("/")[2]) in sizes}
-        if not known and _successes(tars[0]) is not None:  # if the first tar has none, do not look further
+        sized = {tar.name: sizes[name] for tar in tars if (name := tar.url.rpartition("/")[2]) in sizes}
+        if not sized and _successes(tars[0]) is not None:  # if the first tar has none, do not look further
             some = tars[:: -(-len(tars) // (_MOST_REMOTE if is_remote(folder) else _MOST))]
             with ThreadPoolExecutor(16) as threads:
-                known = {tar.name: count for tar, count in zip(some, threads.map(_successes, some), strict=True)}
-        counts |= known
-    return {name: count for name, count in counts.items() if type(count) is int and count >= 0}
+                sized = {tar.name: count for tar, count in zip(some, threads.map(_successes, some), strict=True)}
+        counts |= sized
+    known = ((shard, counts[shard.name]) for shard in shards)
+    return {shard.name: min(count, shard.most or count) for shard, count in known if type(count) is int and count >= 0}
 
 
 def _successes(tar: TarShard) -> Any:

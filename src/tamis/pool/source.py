@@ -199,6 +199,7 @@ class Shard(ABC):
     Attributes:
         name: unique in the pool; parts of a run are named after it.
         url: path or URL of the file.
+        most: only this many of its first samples are read; None: all.
         left_out: how many files the last reading left out, by kind ("hidden file").
     """
 
@@ -207,6 +208,7 @@ class Shard(ABC):
     name: str
     url: str
     spec: PoolSpec
+    most: int | None = None
     left_out: Counter[str] = field(default_factory=Counter, init=False, compare=False, repr=False)
 
     def stamp(self) -> str:
@@ -219,7 +221,7 @@ class Shard(ABC):
         """
         held = 0
         seen: set[str] = set()
-        for rows, sample in enumerate(self._samples(), 1):
+        for rows, sample in enumerate(itertools.islice(self._samples(), self.most), 1):
             texts = (sample.key, sample.shown_caption, sample.reason, *sample.given.values())
             held += sum(sys.getsizeof(text) for text in texts if isinstance(text, str))
             held += sum(len(member.ext) for member in sample.members)
@@ -247,25 +249,6 @@ class Shard(ABC):
     @abstractmethod
     def reader(self, *, whole: bool, keep_open: bool) -> SampleReader:
         """Opens the shard for reading single samples again."""
-
-
-class FirstRows:
-    """A shard of which only the first rows are read."""
-
-    def __init__(self, shard: Shard, rows: int) -> None:
-        self._shard, self._rows = shard, rows
-
-    def samples(self) -> Iterator[Sample]:
-        return itertools.islice(self._shard.samples(), self._rows)
-
-    @property
-    def pairs(self) -> int | None:
-        """The number of rows, if known."""
-        pairs = getattr(self._shard, "pairs", None)
-        return None if pairs is None else min(pairs, self._rows)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._shard, name)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ import re
 import stat
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -55,19 +56,8 @@ from tamis.remote import is_transient, redacted, unreached
 
 #: Usual names of the image column, the likeliest first.
 IMAGE_COLUMNS = (
-    *(
-        "image",
-        "image_path",
-        "jpg",
-        "path",
-        "file_name",
-        "filename",
-        "filepath",
-        "file",
-        "image_name",
-        "image_bytes",
-        "bytes",
-    ),
+    *("image", "image_path", "jpg", "path", "file_name", "filename"),
+    *("filepath", "file", "image_name", "image_bytes", "bytes"),
 )
 
 _CAPTION_COLUMNS = (*CAPTION_COLUMNS, "captions", "sentences")  # the latter hold lists
@@ -232,32 +222,6 @@ class TableShard(Shard):
         return Problem("changed", f"{self.url} has changed since it was scored: it has no row {self.range.first + row}")
 
 
-class _ByPath:
-    """Reads images by their paths in the table. It holds all paths in memory, so it reads rows in any order."""
-
-    sequential = False
-
-    def __init__(self, shard: TableShard) -> None:
-        self._shard = shard
-        names = [shard.image or "", shard.caption, "uid"]
-        rows = ({name: row.get(name) for name in names} for _, row in shard.rows())
-        self._rows = pa.array([json.dumps(row, default=_as_text) for row in rows], pa.large_string())
-
-    def read(
-        self, rows: Sequence[int], members: Sequence[Sequence[Member]], captions: Sequence[str | None]
-    ) -> list[SampleFiles | Problem]:
-        which = zip(rows, members, captions, strict=True)
-        return [self._one(_table_row(row, some), some, caption) for row, some, caption in which]
-
-    def _one(self, row: int, members: Sequence[Member], caption: str | None) -> SampleFiles | Problem:
-        if row >= len(self._rows):
-            return self._shard.no_row(row)
-        return self._shard.again(row, json.loads(self._rows[row].as_py()), members, caption, whole=False)
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
 class _ByRow:
     """Reads rows in order (in Parquet from any row on), for images inside the table or for whole rows."""
 
@@ -265,7 +229,7 @@ class _ByRow:
 
     def __init__(self, shard: TableShard, whole: bool) -> None:
         self._shard, self._whole = shard, whole
-        self._lock = threading.Lock()
+        self._lock: AbstractContextManager[Any] = threading.Lock()
         self._rows: Iterator[tuple[int, Mapping[str, Any]]] = iter(())
         self._next = -1  # the next row of the iterator; -1: not started
         self._cells: Mapping[str, Any] = {}  # of the row before it: the next may be another caption of it
@@ -312,6 +276,24 @@ class _ByRun(_ByRow):
             else self._shard.no_row(row)
             for row, some, caption in zip(places, members, captions, strict=True)
         ]
+
+
+class _ByPath(_ByRow):
+    """Reads images by their paths in the table. It holds all paths in memory, so it reads rows in any order."""
+
+    sequential = False
+
+    def __init__(self, shard: TableShard) -> None:
+        super().__init__(shard, whole=False)
+        self._lock = nullcontext()
+        names = [shard.image or "", shard.caption, "uid"]
+        rows = ({name: row.get(name) for name in names} for _, row in shard.rows())
+        self._all = pa.array([json.dumps(row, default=_as_text) for row in rows], pa.large_string())
+
+    def _one(self, row: int, members: Sequence[Member], caption: str | None) -> SampleFiles | Problem:
+        if row >= len(self._all):
+            return self._shard.no_row(row)
+        return self._shard.again(row, json.loads(self._all[row].as_py()), members, caption, whole=False)
 
 
 def _table_row(row: int, members: Sequence[Member]) -> int:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from tamis.graph import Executor, topological
 from tamis.pool import Pool, Shard
 from tamis.pool.files import is_remote
 from tamis.pool.open import known_pairs
-from tamis.pool.source import Absence, FirstRows, left_out_words
+from tamis.pool.source import Absence, left_out_words
 from tamis.run.failures import READING, ShardReport, cut_before, failure_path, has_changed, still_lacking
 from tamis.run.plan import Plan, Task
 from tamis.run.progress import Reporter, Tally, announcement
@@ -203,8 +203,8 @@ def timed(plan: Plan, shards: Sequence[Shard]) -> Iterator[tuple[Run, dict[str, 
     some = shards[:: -(-len(shards) // _TIMED_SHARDS)]  # neighbours in a pool are often of one kind
     with tempfile.TemporaryDirectory(prefix="tamis-") as folder:
         for pairs in (_WARMS_UP, _TIMED):  # the first batch of a network is slow
-            first = (FirstRows(shard, -(-pairs // len(some))) for shard in some)
-            pool = replace(plan.pool, shards=tuple(cast(Shard, shard) for shard in first))
+            each = -(-pairs // len(some))
+            pool = replace(plan.pool, shards=tuple(replace(shard, most=each) for shard in some))
             sample = partial(replace, plan, pool=pool, within=None)
             run = fill(Path(folder) / f"{pairs}", sample, {}, Local(1), quiet=True)
         status = read_record(Path(folder) / f"{pairs}" / "status.json")

@@ -23,12 +23,11 @@ from tamis.data import Device, ModelRef
 from tamis.errors import ModelError
 from tamis.math.normalise import inverse_logit
 from tamis.models.loading import (
-    by_length,
+    each_text,
     load_tokenizer_in,
     loaded_once,
     longest_text,
     model_type,
-    padded,
     transformer_folder,
 )
 from tamis.models.packed import load_for_inference
@@ -37,7 +36,7 @@ from tamis.models.texts.sentence import load_sentence_encoder
 
 Floats = NDArray[np.float32]
 
-#: Texts are small compared with images, so a batch has this many times the device's batch size.
+#: A batch has this many times the device's batch size.
 _TEXTS_PER_SAMPLE = 4
 
 #: n texts -> (n,) float32 numbers; each depends only on its text.
@@ -52,7 +51,6 @@ def load_text_regression(model: ModelRef, device: Device) -> TextRegression:
 
 def _one_logit(model: str, device: Device) -> TextRegression:
     """Loads a checkpoint of `AutoModelForSequenceClassification` with one logit, which is the number."""
-    import torch
     from transformers import AutoModelForSequenceClassification as Kind
 
     path, expected = resolve(model).path, "a text regression (sequence classification with one logit)"
@@ -63,20 +61,18 @@ def _one_logit(model: str, device: Device) -> TextRegression:
     tokenizer = load_tokenizer_in(path, network=network)
     length = longest_text(network.config, tokenizer)
 
+    def logit(ids: Any, mask: Any) -> list[float]:
+        numbers: list[float] = network(input_ids=ids, attention_mask=mask).logits[:, 0].float().tolist()
+        return numbers
+
     def regression(texts: Sequence[str]) -> Floats:
         distinct = list(dict.fromkeys(texts))
         if not distinct:
             return np.empty(0, np.float32)
         rows = tokenizer(distinct, truncation=True, max_length=length)["input_ids"]
-        # Texts that differ only beyond the limit, or in white space, share one row.
-        tokens = sorted({tuple(row) for row in rows}, key=lambda row: (len(row), row))
-        scores: dict[tuple[int, ...], float] = {}
-        with torch.inference_mode():
-            # A batch of mixed lengths would be mostly padding.
-            for chunk in by_length(tokens, device.batch_size * _TEXTS_PER_SAMPLE):
-                ids, mask = padded(chunk, tokenizer.pad_token_id, device.kind)
-                logits = network(input_ids=ids, attention_mask=mask).logits
-                scores.update(zip(chunk, logits[:, 0].float().tolist(), strict=True))
+        # Texts that differ only beyond the limit, or in white space, share one row. Texts are small next to images.
+        how: dict[str, Any] = {"batch": device.batch_size * _TEXTS_PER_SAMPLE, "device": device.kind}
+        scores = each_text(rows, logit, **how, pad=tokenizer.pad_token_id)
         numbers = {text: scores[tuple(row)] for text, row in zip(distinct, rows, strict=True)}
         return np.array([numbers[text] for text in texts], np.float32)
 

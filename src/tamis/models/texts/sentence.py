@@ -21,9 +21,9 @@ from tamis.math.similarity import unit_rows
 from tamis.models.clip import KINDS, load_clip, load_tokenizer
 from tamis.models.device import dtype_of, use_threads
 from tamis.models.loading import (
-    by_length,
     check_config,
     check_tokens,
+    each_text,
     is_pooler,
     load_tokenizer_in,
     load_whole,
@@ -31,7 +31,6 @@ from tamis.models.loading import (
     longest_text,
     model_type,
     one_sentence,
-    padded,
     quiet,
     transformer_folder,
 )
@@ -81,26 +80,21 @@ class SentenceTransformer:
         self._dense = [_dense(folder, self._device) for kind, folder in steps if kind.endswith(".Dense")]
 
     def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        import torch
-
         distinct = list(dict.fromkeys(texts))
         if not distinct:
             return np.empty((0, 0), np.float32)
         rows = self._tokenizer(distinct, truncation=True, max_length=self._length)["input_ids"]
-        order = sorted(range(len(distinct)), key=lambda n: len(rows[n]))
-        parts = []
-        with torch.inference_mode():
-            empty = (self._tokenizer.pad_token_id or 0,)  # for a text of no tokens
-            for chunk in by_length([tuple(rows[n]) or empty for n in order], self._batch):
-                ids, mask = padded(chunk, self._tokenizer.pad_token_id, self._device)
-                states = self._model(input_ids=ids, attention_mask=mask).last_hidden_state.float()  # (b, length, d)
-                pooled = _pooled(states, mask, self._pooling)
-                for dense in self._dense:
-                    pooled = dense(pooled)
-                parts.append(pooled.cpu().numpy())
-        vectors = unit_rows(np.concatenate(parts))
-        place = {distinct[n]: row for row, n in enumerate(order)}
-        return vectors[[place[text] for text in texts]]
+        pad = self._tokenizer.pad_token_id
+        tokens = {text: tuple(row) or (pad or 0,) for text, row in zip(distinct, rows, strict=True)}  # none for ""
+        vectors = each_text(tokens.values(), self._encode, batch=self._batch, pad=pad, device=self._device)
+        return unit_rows(np.stack([vectors[tokens[text]] for text in texts]))
+
+    def _encode(self, ids: Any, mask: Any) -> Any:
+        states = self._model(input_ids=ids, attention_mask=mask).last_hidden_state.float()  # (b, length, d)
+        pooled = _pooled(states, mask, self._pooling)
+        for dense in self._dense:
+            pooled = dense(pooled)
+        return pooled.cpu().numpy()
 
 
 def _pooled(states: Any, mask: Any, mode: str) -> Any:
@@ -337,8 +331,6 @@ class TokenEncoder:
 
     def __call__(self, texts: Sequence[str]) -> dict[str, TokenVectors]:
         """Returns the token vectors of each distinct text."""
-        import torch
-
         distinct = sorted(set(texts))
         if not distinct:
             return {}
@@ -350,14 +342,15 @@ class TokenEncoder:
         )
         rows = {text: tuple(ids) for text, ids in zip(distinct, tokens["input_ids"], strict=True)}
         special = dict(zip(rows.values(), tokens["special_tokens_mask"], strict=True))
-        vectors: dict[tuple[int, ...], TokenVectors] = {}
-        with torch.inference_mode():
-            for chunk in by_length(sorted(special, key=lambda ids: (len(ids), ids)), self._batch):
-                ids, mask = padded(chunk, self._tokenizer.pad_token_id, self._device)
-                states = self._model(input_ids=ids, attention_mask=mask, output_hidden_states=True).hidden_states
-                for row, values in zip(chunk, states[self.layer].float().cpu().numpy(), strict=True):
-                    vectors[row] = TokenVectors(values[: len(row)], ~np.array(special[row], bool))
-        return {text: vectors[row] for text, row in rows.items()}
+        pad = self._tokenizer.pad_token_id
+        vectors = each_text(special, self._states, batch=self._batch, pad=pad, device=self._device)
+        return {
+            text: TokenVectors(vectors[row][: len(row)], ~np.array(special[row], bool)) for text, row in rows.items()
+        }
+
+    def _states(self, ids: Any, mask: Any) -> Any:
+        states = self._model(input_ids=ids, attention_mask=mask, output_hidden_states=True).hidden_states
+        return states[self.layer].float().cpu().numpy()
 
 
 load_token_encoder = loaded_once(keep=2)(TokenEncoder)
