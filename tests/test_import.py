@@ -75,7 +75,7 @@ def test_two_trivial_signals_load_few_of_our_modules(tmp_path: Path) -> None:
         *(pool, tmp_path / "run"),
     )
     assert done.returncode == 0, done.stderr
-    assert len(done.stdout.split()) <= 48, done.stdout
+    assert len(done.stdout.split()) <= 49, done.stdout
     assert "torch" not in done.stdout  # which would say whether there is a GPU, for nothing
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tamis.errors import ModelError, RecipeError, unknown_message
+from tamis.hub import HUB
 
 Rows = list[dict[str, Any]]
 
@@ -52,7 +53,6 @@ def _needs(recipe: Any) -> str:
     """Returns the signals of a recipe, and the size of the models of the hub that they run."""
     from tamis.data import references
     from tamis.graph import topological
-    from tamis.models.reference import HUB
 
     nodes = topological([signal for _, signal in recipe.signals])
     models = {name for node in nodes for name in references(node, "model").values()}
@@ -62,7 +62,7 @@ def _needs(recipe: Any) -> str:
 
 
 def _models() -> Rows:
-    from tamis.models.reference import BUILT_IN, HUB, job_of
+    from tamis.models.reference import BUILT_IN
 
     def row(model: str, kind: str, job: str | None, size: float | None, licence: str, **more: Any) -> dict[str, Any]:
         return {"model": model, "kind": kind, "job": job, "size_mb": size, "licence": licence, **more}
@@ -77,10 +77,13 @@ def _models() -> Rows:
         ))  # fmt: skip
     here = _in_the_cache()
     for name, path in here.items():
-        licence = _licence(path) or (HUB[name].licence if name in HUB else "see its card")
+        known = HUB.get(name)
+        licence = _licence(path) or (known.licence if known else "see its card")
         about = f"in the hub's cache: {path}"
         size = _megabytes(path)
-        rows.append(row(name, "local", job_of(name), size, licence, download=False, command=None, about=about))
+        rows.append(
+            row(name, "local", known.job if known else None, size, licence, download=False, command=None, about=about)
+        )
     for name, known in HUB.items():
         if name not in here:
             kind, about = "hub", "fetched at its first use"

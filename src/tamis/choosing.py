@@ -20,8 +20,9 @@ from tamis.data import Signal, flat, references, settings
 from tamis.derived import Derived
 from tamis.errors import RecipeError, RunError, StopError, brief, nearest, unknown_message
 from tamis.graph import topological
+from tamis.hub import stand_in
 from tamis.ids import json_ready
-from tamis.models.reference import BUILT_IN, stand_in
+from tamis.models.reference import BUILT_IN
 from tamis.pool import Pool
 from tamis.recipe import PathLike, Recipe, RecipeLike, load, names_of_columns, put, signal_from, usual
 from tamis.signals import signal_of_column
@@ -384,6 +385,6 @@ def _stand_ins(entries: Sequence[tuple[str, Signal | Derived]]) -> list[str]:
         f"--set signals.{signal.name}.{setting}={built_in}"
         for _, signal in entries
         for setting, model in references(signal, "model").items()
-        if model not in BUILT_IN and (built_in := stand_in(model))
+        if (built_in := stand_in(model))
     ]
     return [f"Built-in models, for the lab's drawn world only: {' '.join(dict.fromkeys(settings))}"] if settings else []

@@ -10,6 +10,7 @@ made with other settings, other weights or another precision never mix.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
@@ -173,8 +174,5 @@ def tree_digest(folder: Path) -> str:
 
 @lru_cache(maxsize=1024)
 def _digest(path: Path, size: int, changed: int) -> str:
-    total = xxhash.xxh3_128()
     with open(path, "rb") as handle:
-        while chunk := handle.read(1 << 24):
-            total.update(chunk)
-    return total.hexdigest()
+        return hashlib.file_digest(handle, xxhash.xxh3_128).hexdigest()

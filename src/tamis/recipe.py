@@ -545,7 +545,7 @@ def _for_example(cls: type[Any], setting: str) -> str:
     examples = usual(cls.name, setting) if issubclass(cls, Signal | Derived) else {}
     if not examples:
         return ""
-    from tamis.models.reference import stand_in
+    from tamis.hub import stand_in  # few need it
 
     (value, names), path = next(iter(examples.items())), f"--set signals.{cls.name}.{setting}"
     built_in = stand_in(value)

@@ -23,8 +23,9 @@ from huggingface_hub import constants
 
 from tamis.catalogue import CATALOGUES
 from tamis.errors import DependencyError, ModelError, install
+from tamis.hub import HUB
 from tamis.models import reference
-from tamis.models.reference import BUILT_IN, HUB, PATTERNS, RAPIDOCR, BuiltIn, Weights, cached, complete, resolve
+from tamis.models.reference import BUILT_IN, PATTERNS, RAPIDOCR, BuiltIn, Weights, cached, complete, resolve
 
 B32 = "openai/clip-vit-base-patch32"
 

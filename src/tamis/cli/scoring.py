@@ -71,7 +71,7 @@ def score(
     """
     import tamis
     from tamis.pool import PoolSpec
-    from tamis.pool.files import default_run
+    from tamis.pool.files import run_name
     from tamis.recipe import build, load
     from tamis.run.fill import engine_named
     from tamis.signals import signal_class
@@ -88,7 +88,7 @@ def score(
     chosen = load({} if recipe is None else recipe, settings or [], signals=names)
     path = tuple(pool) if len(pool) > 1 else pool[0]
     spec = build(PoolSpec, {**reading, "path": path, "fields": tuple(field or ())}, "score")
-    kept, folder = options.split(keep), run or default_run(pool[0])
+    kept, folder = options.split(keep), run or f"runs/{run_name(pool[0])}"
     if dry_run:
         print(tamis.plan(spec, run=folder, recipe=chosen, within=within, keep=kept, grow=grow, **compute))
         return
@@ -126,7 +126,7 @@ def run_recipe(
     Example: tamis run pool --recipe basic
     """
     import tamis
-    from tamis.pool.files import default_run
+    from tamis.pool.files import run_name
     from tamis.recipe import shipped_name
     from tamis.run.fill import engine_named
 
@@ -137,7 +137,7 @@ def run_recipe(
         raise StopError(f"{what!r} is not a recipe. To run one on a pool: tamis run {shlex.quote(what)} --recipe basic")
     above = [f"run={json.dumps(run)}"] if run else []
     if recipe is not None:
-        above = [f"pool={json.dumps({'path': what, **changed})}", f"run={json.dumps(run or default_run(what))}"]
+        above = [f"pool={json.dumps({'path': what, **changed})}", f"run={json.dumps(run or 'runs/' + run_name(what))}"]
     recipe, settings = recipe or what, [*above, *(settings or [])]
 
     if engine == "static":

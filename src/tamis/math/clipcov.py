@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.arrays import Float64s, Floats, Mask, Rows
+from tamis.math.order import keep_top
 
 #: The terms of the objective: F_cov (F_class and F_self), F_label, F_class^reg (subtracted), F_inter.
 TERMS = ("cov", "label", "class_reg", "inter")
@@ -305,17 +306,11 @@ class _Spread:
 
 def _best(values: Float64s, m: int) -> tuple[Rows, float]:
     """Returns the m rows with the highest values, ascending (ties go to lower rows), and the best value of the rest."""
-    if m >= np.count_nonzero(values > -np.inf):
-        return np.flatnonzero(values > -np.inf), -np.inf
-    cut = np.partition(values, values.size - m)[values.size - m]
-    above = np.flatnonzero(values > cut)
-    tied = np.flatnonzero(values == cut)
-    wanted = m - above.size
-    rows = np.sort(np.concatenate([above, tied[:wanted]]))
-    if wanted < tied.size:
-        return rows, float(cut)
-    outside = values[values < cut]
-    return rows, float(outside.max()) if outside.size else -np.inf
+    able = values > -np.inf
+    if m >= np.count_nonzero(able):
+        return np.flatnonzero(able), -np.inf
+    kept, _ = keep_top(values, m, able, lambda rows: rows.view(np.uint64))
+    return np.flatnonzero(kept), float(values[~kept].max())
 
 
 def _dots(rows: Floats, vector: Floats) -> Float64s:

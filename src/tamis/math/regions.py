@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from tamis.arrays import Mask, Pixels
@@ -55,6 +54,8 @@ def fill_around(image: Pixels, quads: Sequence[Quad], *, ring: int = 4) -> Pixel
     Source: Maini et al. 2024 (T-MARS), section 4.1: text regions are filled with the average colour of their
     surroundings.
     """
+    import cv2
+
     height, width = image.shape[:2]
     covered = quad_mask(quads, width, height)
     if not covered.any():
@@ -70,7 +71,8 @@ def fill_around(image: Pixels, quads: Sequence[Quad], *, ring: int = 4) -> Pixel
         if left >= right or top >= bottom:
             continue
         own = quad_mask([corners - (left, top)], right - left, bottom - top)
-        around = _grown(own, ring) & ~covered[top:bottom, left:right]
+        near = cv2.dilate(own.astype(np.uint8), np.ones((2 * ring + 1, 2 * ring + 1), np.uint8)).astype(bool)
+        around = near & ~covered[top:bottom, left:right]
         colour = image[top:bottom, left:right][around].mean(0) if around.any() else default
         filled[top:bottom, left:right][own] = np.rint(colour).astype(np.uint8)
     return filled
@@ -103,12 +105,3 @@ def inpaint(image: Pixels, quads: Sequence[Quad], *, radius: int = 3) -> Pixels:
         return image
     painted = cv2.inpaint(np.ascontiguousarray(image), covered.astype(np.uint8), radius, cv2.INPAINT_TELEA)
     return np.asarray(painted, np.uint8)
-
-
-def _grown(mask: Mask, by: int) -> Mask:
-    """Dilates a mask by a square that reaches `by` pixels to each side."""
-    for axis in (0, 1):
-        edges = [(0, 0), (0, 0)]
-        edges[axis] = (by, by)
-        mask = np.asarray(sliding_window_view(np.pad(mask, edges), 2 * by + 1, axis).any(-1), bool)
-    return mask

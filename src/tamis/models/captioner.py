@@ -144,6 +144,13 @@ class Captioner:
         encode = self.architecture.prompt
         return encode(prompt, self.model.config, self.tokenizer) if prompt and encode else []
 
+    def check_prompt(self, prompt: str) -> None:
+        """Raises ModelError if the model takes no prompt."""
+        if prompt and self.architecture.prompt is None:
+            kinds = ", ".join(name for name, one in ARCHITECTURES.items() if one.prompt)
+            kind = self.model.config.model_type
+            raise ModelError(f"{self.name} is a {kind!r} model, which takes no prompt: only {kinds} do")
+
     def said(self, prompt: str) -> str:
         """Returns a prompt as it stands in captions: the tokenizer may lower-case it."""
         return self.texts([word_tokens(prompt, self.tokenizer)])[0] if prompt else ""
@@ -158,7 +165,7 @@ class SamplingCaptioner(Captioner):
 
     def check(self, sampling: Sampling) -> None:
         """Raises ModelError if the model takes no prompt, or not this many tokens."""
-        check_prompt(self, sampling.prompt)
+        self.check_prompt(sampling.prompt)
         if sampling.max_tokens < (least := self._before(sampling) + 1):
             raise ModelError(f"max_tokens must be at least {least}, with the prompt, got {sampling.max_tokens}")
 
@@ -191,14 +198,6 @@ class SamplingCaptioner(Captioner):
             texts = [text.removeprefix(said).strip() for text in self.texts(rows)]
             captions += _grouped(texts, sampling.captions)
         return captions
-
-
-def check_prompt(captioner: Captioner, prompt: str) -> None:
-    """Raises ModelError if a captioner takes no prompt."""
-    if prompt and captioner.architecture.prompt is None:
-        kinds = ", ".join(name for name, one in ARCHITECTURES.items() if one.prompt)
-        kind = captioner.model.config.model_type
-        raise ModelError(f"{captioner.name} is a {kind!r} model, which takes no prompt: only {kinds} do")
 
 
 def _grouped(texts: list[str], count: int) -> list[list[str]]:
@@ -253,7 +252,7 @@ class BeamCaptioner(Captioner):
 
     def check(self, prompt: str, max_tokens: int) -> None:
         """Raises ModelError if the model takes no prompt, or not this many tokens."""
-        check_prompt(self, prompt)
+        self.check_prompt(prompt)
         config = self.model.config
         text = config.get_text_config(decoder=True)
         positions = int(getattr(text, "max_position_embeddings", 0) or 10**9)

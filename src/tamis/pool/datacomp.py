@@ -25,7 +25,7 @@ from tamis.data import Column, Device, Node, Sample, Samples, Signal
 from tamis.errors import PoolError, ShardError, UnreachedError, first_line
 from tamis.pool.files import is_remote, open_file, stamp
 from tamis.pool.rows import check_texts, choose_column, column_kinds, unopened
-from tamis.pool.source import Pool, PoolSpec, SampleReader, first_of, set_caption, set_identity
+from tamis.pool.source import Pool, PoolSpec, SampleReader, rows_of
 from tamis.pool.table import RowRange, TableShard, piece_name, row_ranges
 from tamis.remote import is_transient, unreached
 
@@ -132,11 +132,9 @@ class DataCompShard(TableShard):
 
     def sample(self, number: int, row: Mapping[str, Any]) -> Sample:
         key = str(row.get("key") or row.get("uid") or f"{self.range.first + number:09d}")
-        sample = Sample(uid=(0, 0), key=key)
-        where = f"column {self.caption!r}"
-        set_caption(sample, first_of(row.get(self.caption), where), where)
-        url = str(row.get("url") or "").encode()
-        set_identity(sample, row, url, (sample.shown_caption or "").encode(), self.spec.fields)
+        url, where = str(row.get("url") or "").encode(), f"column {self.caption!r}"
+        blank = Sample(uid=(0, 0), key=key)
+        (sample,) = rows_of(blank, row.get(self.caption), where, row, self.spec, image=url)
         sample.width, sample.height = sample.original_width, sample.original_height
         sample.given |= {name: row[name] for name in SCORES if row.get(name) is not None}
         return sample

@@ -7,6 +7,7 @@ import itertools
 import math
 import os
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from io import RawIOBase
@@ -268,30 +269,31 @@ def read_ranges(path: str, wanted: Sequence[tuple[int, int]], file: RawIOBase | 
 
     Threads may share one open local `file`.
     """
+    from fsspec.utils import merge_offset_ranges  # fsspec takes 30 ms to import
+
     if file is None and not is_remote(path):
         with open(path, "rb", buffering=0) as file:
             return read_ranges(path, wanted, file)
 
-    def read(block: tuple[int, int, list[int]]) -> bytes | OSError:
-        start, stop, _ = block
+    def read(start: int, stop: int) -> bytes | OSError:
         try:
             return fetch(path, start, stop) if file is None else _pread(file.fileno(), start, stop - start)
         except OSError as error:
             return error
 
-    blocks = _neighbours(wanted, _REMOTE_GAP if file is None else _GAP)
+    ranges = [(offset, offset + size) for offset, size in wanted if size]
+    gap = _REMOTE_GAP if file is None else _GAP
+    begins, ends = [start for start, _ in ranges], [stop for _, stop in ranges]
+    _, starts, stops = merge_offset_ranges([path] * len(ranges), begins, ends, max_gap=gap, max_block=_LARGEST)
     if file is None:
         with ThreadPoolExecutor(_ASKED_AT_ONCE) as threads:
-            found = list(threads.map(read, blocks))
+            blocks = list(threads.map(read, starts, stops))
     else:
-        found = list(map(read, blocks))
-    if found and isinstance(found[0], OSError) and not any(isinstance(data, bytes) for data in found):
-        raise found[0]
-    parts: list[bytes | OSError] = [b""] * len(wanted)
-    for (start, _, numbers), data in zip(blocks, found, strict=True):
-        for number in numbers:
-            parts[number] = _part(path, data, start, *wanted[number])
-    return parts
+        blocks = list(map(read, starts, stops))
+    if blocks and isinstance(blocks[0], OSError) and not any(isinstance(data, bytes) for data in blocks):
+        raise blocks[0]
+    found = [(offset, size, bisect_right(starts, offset) - 1) for offset, size in wanted]
+    return [_part(path, blocks[n], starts[n], offset, size) if size else b"" for offset, size, n in found]
 
 
 def _part(path: str, data: bytes | OSError, start: int, offset: int, size: int) -> bytes | OSError:
@@ -301,23 +303,6 @@ def _part(path: str, data: bytes | OSError, start: int, offset: int, size: int) 
     if len(part) != size:
         return OSError(f"{path}: wanted {size} bytes at {offset}, the file gave {len(part)}; has it changed?")
     return part
-
-
-def _neighbours(wanted: Sequence[tuple[int, int]], gap: int) -> list[tuple[int, int, list[int]]]:
-    """Joins nearby ranges: start, stop, and the indices of the ranges inside."""
-    blocks: list[tuple[int, int, list[int]]] = []
-    for number in sorted(range(len(wanted)), key=lambda number: wanted[number]):
-        offset, size = wanted[number]
-        if not size:
-            continue
-        if blocks:
-            start, stop, numbers = blocks[-1]
-            if offset <= stop + gap and max(stop, offset + size) - start <= _LARGEST:
-                numbers.append(number)
-                blocks[-1] = (start, max(stop, offset + size), numbers)
-                continue
-        blocks.append((offset, offset + size, [number]))
-    return blocks
 
 
 def _pread(file: int, offset: int, size: int) -> bytes:
@@ -332,8 +317,3 @@ def run_name(pool: str) -> str:
     plain = itertools.takewhile(lambda part: not set(part) & set("{}*?["), Path(pool).parts)
     name = Path(*plain).name
     return "pool" if name in ("", ".", "..") else name
-
-
-def default_run(pool: str) -> str:
-    """Returns the run folder of a command that names none, such as "runs/pool"."""
-    return f"runs/{run_name(pool)}"

@@ -402,7 +402,7 @@ def _json_list(text: str) -> Any:
 def set_caption(sample: Sample, value: Any, where: str, absent: str | None = None) -> None:
     """Sets the caption of a sample from a cell, field or file, or marks the sample with what is wrong."""
     try:
-        raw = _text(value, where)
+        raw = text_in(value, where)
         if raw is None:
             raise SampleError("caption_missing", absent or f"there is no text in the {where}")
     except SampleError as error:
@@ -434,11 +434,6 @@ def _as_bytes(text: str | bytes) -> bytes:
         return text.encode("utf-8", "surrogatepass")
 
 
-def text_in(value: Any, where: str) -> str | bytes | None:
-    """Returns the text in a cell or field, or the first of a list of texts; None if there is none."""
-    return _text(first_of(value, where), where)
-
-
 def first_of(value: Any, where: str) -> Any:
     """Returns the first entry of a list, with a warning, or None if it is empty; any other value as it is."""
     if not isinstance(value, list):
@@ -447,7 +442,8 @@ def first_of(value: Any, where: str) -> Any:
     return value[0] if value else None
 
 
-def _text(value: Any, where: str) -> str | bytes | None:
+def text_in(value: Any, where: str) -> str | bytes | None:
+    """Returns the text in a cell or field, None without one; SampleError for anything else."""
     if value is None or isinstance(value, str | bytes):
         return value
     raise SampleError("caption_missing", f"the {where} holds {json_type_name(value)}, expected text")

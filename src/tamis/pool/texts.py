@@ -30,7 +30,7 @@ from tamis.pool.rows import (
     table_rows,
     unopened,
 )
-from tamis.pool.source import TABLES, text_in, utf8
+from tamis.pool.source import TABLES, first_of, text_in, utf8
 
 log = logging.getLogger(__name__)
 
@@ -77,10 +77,11 @@ def _texts(path: str, rows: Iterable[Mapping[str, Any]], column: str, numbers: S
     columns: dict[str, list[float]] = {name: [] for name in numbers}
     numbers_of_rows: list[int] = []
     unread: list[tuple[int, str]] = []
+    where = f"column {column!r}"
     for number, row in enumerate(rows):
         problem = row.get(PROBLEM)
         try:
-            found = text_in(row.get(column), f"column {column!r}")
+            found = text_in(first_of(row.get(column), where), where)
         except SampleError as error:
             found, problem = None, problem or error.reason
         assert not isinstance(found, bytes), "no column of bytes passes `check_texts`"
