@@ -203,7 +203,7 @@ def with_workers(pool: str, run: str, served: bool) -> Spent:
     if not served:
         os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])  # one core, and threads for one
     shutil.rmtree(run, ignore_errors=True)
-    engine = Local(2, served=True) if served else Local(1)
+    engine = Local(2, one_process_per_device=True) if served else Local(1)
     signals = [*TRIVIAL, Free()]
     return spend(lambda: len(tamis.score(pool, run=run, signals=signals, quiet=True, device="cpu", engine=engine)))
 

@@ -128,7 +128,7 @@ def test_a_run_gets_clusters_as_columns(scored: Run) -> None:
 
 def test_the_check_refuses_what_select_refuses(scored: Any) -> None:
     chosen = recipe.load({"select": [{"all_of": [[{"at_least": {"score": "status*2", "value": 1}}]]}]})
-    for refuses in (lambda: choosing.columns_read(chosen, scored), lambda: tamis.select(scored, chosen)):
+    for refuses in (lambda: choosing.find_columns(chosen, scored), lambda: tamis.select(scored, chosen)):
         with pytest.raises(RecipeError, match="at_least: the column 'status' holds words, expected numbers"):
             refuses()
 

@@ -16,8 +16,8 @@ import tamis
 from tamis import lazy
 from tamis.graph import topological
 from tamis.run import fill
-from tamis.run.failures import READING
-from tamis.run.progress import read_status
+from tamis.run.progress import READING, read_status
+from tamis.scoring import Scoring
 from tamis.store import Run
 
 WORDS = {"at_least": {"score": "words", "value": 6, "missing": "drop"}}
@@ -52,14 +52,14 @@ def test_the_same_pairs_for_less(
 ) -> None:  # fmt: skip
     monkeypatch.setattr(lazy, "_SAMPLE", 7 if measured else 100)
     monkeypatch.setattr(fill, "_TIMED", 7)
-    measure = lazy._measured
+    measure = lazy._plan_by_sample
 
     def by_my_clock(recipe: Any, run: Run, took: Any, pairs: Any) -> Any:
         nodes = topological([signal for _, signal in recipe.signals])
         mine = {node.name: (0.1 if node.host else 50.0) / len(run) for node in nodes}
         return measure(recipe, run, mine | {READING: 8.0 / len(run)}, pairs)
 
-    monkeypatch.setattr(lazy, "_measured", by_my_clock)
+    monkeypatch.setattr(lazy, "_plan_by_sample", by_my_clock)
     said: list[Any] = []
     full = tamis.run_recipe(written(pool, tmp_path / "full", clip_model, *steps), quiet=True)
     few = written(pool, tmp_path / "lazy", clip_model, *steps)
@@ -111,16 +111,17 @@ def test_the_order_is_corrected_by_the_scores_of_some_rows(
     )
     few = written(pool, tmp_path / "run", clip_model, readable, all_stay, few_stay)
     spec, chosen = tamis.PoolSpec(path=str(pool)), tamis.recipe.load(few)
-    plan = lazy.planned_lazily(spec, tmp_path / "run", chosen)
+    scoring = Scoring(spec, tmp_path / "run", chosen, quiet=True)
+    plan = lazy.plan_lazily(scoring)
     assert [one.reads for one in plan.order] == [{"status"}, {"clip"}, {"pac"}]
     monkeypatch.setattr(lazy, "_cost", lambda took, entries: 1.0)
     monkeypatch.setattr(lazy, "_SAMPLE", 3)
     monkeypatch.setattr(lazy, "_PILOT_EVERY", 4)
-    run, order = lazy.score_lazily(spec, tmp_path / "run", plan, quiet=True)
+    run, order = lazy.score_lazily(scoring, plan)
     assert [one.reads for one in order] == [{"status"}, {"pac"}, {"clip"}]
     readable_rows = len(run) - run.statuses.total() + run.statuses["ok"]
     assert (asked(run, "other"), asked(run, "clip")) == (readable_rows, -(-readable_rows // 4))
-    assert "; steps went in this order: status" in plan.done(run, order, 0.0)
+    assert "; steps went in this order: status" in plan.describe_result(run, order, 0.0)
     assert tamis.select(run, chosen).kept == 0
 
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 from tamis.choosing import check_reads, select
 from tamis.compute import Compute
 from tamis.errors import RecipeError, RunError, naming_faults
-from tamis.pool import PoolSpec, open_pool
+from tamis.pool import PoolSpec
 from tamis.recipe import PathLike, Recipe, RecipeLike, build, load
-from tamis.scoring import Planned, SignalLike, derive, planned, score
+from tamis.scoring import Preview, Scoring, SignalLike, derive, with_signals
 from tamis.storage import check_path, location, output_path
 from tamis.store import Run, open_run
 from tamis.store.targets import are_outputs, check_ending, check_own, check_target, note_outputs
@@ -25,7 +25,7 @@ from tamis.store.targets import are_outputs, check_ending, check_own, check_targ
 if TYPE_CHECKING:
     from tamis.explore.server import Server
     from tamis.exporters import Exporter
-    from tamis.run.fill import Engine
+    from tamis.run.engine import Engine
     from tamis.store.subset import Subset
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ def plan(
     overwrite: bool = False,
     lazy: bool = False,
     **compute: Unpack[Compute],
-) -> Planned:
+) -> Preview:
     """Returns what would be done, without doing it: no file is written, no model is loaded.
 
     `plan(pool, run=...)` describes `score` with the same arguments. Without a pool, `plan(recipe=...)` describes
@@ -67,17 +67,16 @@ def plan(
     """
     if (pool is None) != (run is None):
         raise ValueError("plan takes a pool and its run, or neither and a recipe that names both")
-    chosen = Recipe() if recipe is None else load(recipe, settings)
+    chosen = with_signals(Recipe() if recipe is None else load(recipe, settings), signals, keep)
     if pool is None or run is None:
-        pool, path = _checked_recipe(chosen, recipe, overwrite)
+        scoring = _check_recipe(chosen, recipe, overwrite, within=within, grow=grow, **compute)
     else:
-        path = location(run)
-    found = planned(pool, path, signals=signals, recipe=chosen, within=within, keep=keep, grow=grow, **compute)
+        scoring = Scoring(pool, run, chosen, within=within, grow=grow, **compute)
+    found = scoring.preview()
     if lazy:
-        from tamis.lazy import planned_lazily
+        from tamis.lazy import plan_lazily
 
-        spec = pool if isinstance(pool, PoolSpec) else PoolSpec(path=os.fspath(pool))
-        found = replace(found, lazy=str(planned_lazily(spec, path, chosen, grow=grow, **compute)))
+        found = replace(found, lazy=str(plan_lazily(scoring)))
     return found
 
 
@@ -274,19 +273,19 @@ def run_recipe(
         StopError: nothing could be done; see `tamis.errors`.
     """
     chosen = load(recipe, settings)
-    spec, path = _checked_recipe(chosen, recipe, overwrite)
-    report_result = on_result or (lambda result: None)
     how: dict[str, Any] = {"workers": workers, "engine": engine, "grow": grow, "quiet": quiet, **compute}
+    scoring = _check_recipe(chosen, recipe, overwrite, **how)
+    report_result = on_result or (lambda result: None)
     if lazy and chosen.selects:
-        from tamis.lazy import planned_lazily, score_lazily
+        from tamis.lazy import plan_lazily, score_lazily
 
-        lazily = planned_lazily(spec, path, chosen, grow=grow, **compute)
+        lazily = plan_lazily(scoring)
         report_result(str(lazily))
         started = time.monotonic()
-        run, order = score_lazily(spec, path, lazily, partial=partial, **how)
-        report_result(lazily.done(run, order, time.monotonic() - started))
+        run, order = score_lazily(scoring, lazily, partial=partial)
+        report_result(lazily.describe_result(run, order, time.monotonic() - started))
     else:
-        run = score(spec, run=path, recipe=chosen, **how)
+        run = scoring.complete(chosen.signals)
     report_result(run)
     if partial and run.missing_shards:
         run = derive(run, chosen, partial=True)
@@ -317,25 +316,22 @@ def _pages(page: str) -> list[Path]:
     return [Path(page), facts_path(Path(page))]
 
 
-def _checked_recipe(recipe: Recipe, source: RecipeLike | None, overwrite: bool) -> tuple[PoolSpec, Path]:
-    """Returns the pool and the run folder of a recipe that `run_recipe` can execute; raises if it cannot."""
+def _check_recipe(recipe: Recipe, source: RecipeLike | None, overwrite: bool, **how: Any) -> Scoring:
+    """Returns what scores a recipe that `run_recipe` can execute; raises if it cannot. `how`: see `Scoring`."""
     from tamis.selectors.outcome import check_files
 
     if recipe.pool is None:
         raise RecipeError(f"the recipe {recipe.name!r} names no pool: `tamis run POOL --recipe ...`")
     if recipe.run is None:
         raise RecipeError(f"the recipe {recipe.name!r} names no run folder: add 'run: runs/NAME'")
-    path = location(recipe.run)
     for out in [*(out for _, out in recipe.exports), Path(recipe.report or "report.html")]:
         check_path(out)
-    pool = open_pool(recipe.pool)
-    files = pool.files
-    if isinstance(source, str | os.PathLike):
-        files.append(os.fspath(source))
+    scoring = Scoring(recipe.pool, recipe.run, recipe, **how)
+    files = [*scoring.pool.files, *([os.fspath(source)] if isinstance(source, str | os.PathLike) else [])]
     check_outputs(recipe, read=files, overwrite=overwrite)
-    check_reads(recipe, path, pool)
+    check_reads(recipe, scoring.path, scoring.pool)
     check_files(recipe.steps)
-    return recipe.pool, path
+    return scoring
 
 
 def check_outputs(recipe: Recipe, *, read: Sequence[str] = (), overwrite: bool = False) -> None:

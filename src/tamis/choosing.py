@@ -29,11 +29,11 @@ from tamis.signals import signal_of_column
 from tamis.storage import location
 from tamis.store import Run, open_run
 from tamis.store.makers import maker_of
-from tamis.store.run import INDEX_NUMBERS, INDEX_WORDS
+from tamis.store.run import INDEX_NUMBERS, INDEX_WORDS, ScoreSet
 
 if TYPE_CHECKING:
-    from tamis.run.fill import Engine
-    from tamis.selectors.outcome import Outcome
+    from tamis.run.engine import Engine
+    from tamis.selectors.outcome import Outcome, Unscored
     from tamis.store.subset import Subset
 
 log = logging.getLogger(__name__)
@@ -69,8 +69,7 @@ def select(
         RecipeError: the recipe is wrong, or meets rows without a score and does not say what to do.
         RunError: the run lacks a column, or shards, or another model than the recipe names made its scores.
     """
-    from tamis.selectors.lazily import run_asked
-    from tamis.selectors.outcome import NotAskedError, captions_from
+    from tamis.selectors.outcome import captions_from, run_in_any_order
     from tamis.store.reasons import Verdict
     from tamis.store.subset import Subset, partial_facts
 
@@ -78,20 +77,19 @@ def select(
     if not chosen.selects:
         raise RecipeError(f"the recipe {chosen.name!r} has no 'select': it says nothing about which pairs to keep")
     opened = open_run(run, partial=partial)
-    columns = columns_read(chosen, opened, any_model=any_model)
+    columns = find_columns(chosen, opened, any_model=any_model)
     text = captions_from(chosen.steps)
-    with engine.reading() if engine else nullcontext() as run_on_cluster:
+    with engine.cluster_reader() if engine else nullcontext() as run_on_cluster:
         table = opened.table(columns)
         table.run_on_cluster = run_on_cluster
-        try:
-            outcome = run_asked(table, chosen.steps)
-        except NotAskedError as error:
-            raise RunError(_how_to_ask(error, columns.get(error.column, error.column), opened)) from error
+        outcome = run_in_any_order(table, chosen.steps)
+    if (unscored := outcome.unscored) is not None:
+        raise RunError(_how_to_score(unscored, columns.get(unscored.column, unscored.column), opened))
     used = makers_of(chosen, opened, columns)
     _warn_of_english_only(chosen, opened, used, outcome)
     recorded = {
         **chosen.text,
-        **({"signals": list(_fill_in(chosen, opened, columns))} if chosen.entries else {}),
+        **({"signals": list(_fill_in(chosen, opened, used))} if chosen.entries else {}),
     }
     return Subset(
         run=opened,
@@ -113,18 +111,18 @@ def makers_of(recipe: Recipe, run: Run, columns: Mapping[str, str]) -> dict[str,
     found = {}
     for name in recipe.reads:
         if maker := maker_of(run, columns.get(name, name)):
-            others = sorted(_named_models([*recipe.named.items()], name) - {*maker["models"]})
+            others = sorted(_find_named_models([*recipe.named.items()], name) - {*maker["models"]})
             found[name] = {**maker, **({"named": others} if others else {})}
     return found
 
 
-def _named_models(named: Sequence[tuple[Any, frozenset[str]]], column: str) -> set[str]:
+def _find_named_models(named: Sequence[tuple[Any, frozenset[str]]], column: str) -> set[str]:
     """Returns the models that entries of a recipe name for a column or for stored embeddings."""
     models: set[str] = set()
     for place, ((label, signal), words) in enumerate(named):
         makes = column in names_of_columns(label, signal)
         if isinstance(signal, Derived):  # it reads the columns of entries before it
-            models |= {model for name in signal.reads if makes for model in _named_models(named[:place], name)}
+            models |= {model for name in signal.reads if makes for model in _find_named_models(named[:place], name)}
         elif words:
             with suppress(StopError):  # its own folder of models is not here: it names none of them
                 nodes = [node for node in topological([signal]) if makes or node.name == column]
@@ -132,17 +130,26 @@ def _named_models(named: Sequence[tuple[Any, frozenset[str]]], column: str) -> s
     return models
 
 
-def _fill_in(recipe: Recipe, run: Run, columns: Mapping[str, str]) -> Iterator[Any]:
-    """Yields a recipe's entries of signals that the run has, with the settings that made its columns."""
-    groups = [group for name in recipe.reads if (group := run.locate(columns.get(name, name))[1]) is not None]
+def scores_of(run: Run, signal: Signal | Derived) -> tuple[list[ScoreSet], list[ScoreSet]]:
+    """Returns a run's scores of a signal: those with its settings, and all."""
+    groups = [group for group in run.scores.values() if group.facts["name"] == signal.name]
+    wanted = json_ready(settings(signal, recorded=True))
+    return [group for group in groups if (group.facts.get("settings") or {}) == wanted], groups
+
+
+def _fill_in(recipe: Recipe, run: Run, used: Mapping[str, Mapping[str, Any]]) -> Iterator[Any]:
+    """Yields a recipe's entries of signals that the run has, with the settings that made its columns.
+
+    `used`: the makers of the columns that steps read, which come first.
+    """
     for entry in recipe.text.get("signals") or ():
         name, given = (entry, {}) if isinstance(entry, str) else next(iter(entry.items()))
-        alike = [group for group in [*groups, *run.scores.values()] if group.facts["name"] == name]
-        made = [group.facts.get("settings") or {} for group in alike]
+        made = [maker["settings"] for maker in used.values() if maker["signal"] == name]
+        made += [group.facts.get("settings") or {} for group in run.scores.values() if group.facts["name"] == name]
         with suppress(RecipeError):  # a signal of Python code that recipes cannot name
             wanted = json_ready(settings(signal_from(entry)[1], recorded=True))
-            if wanted not in made:
-                for path, value in flat(made[0]).items() if made else ():
+            if made and wanted not in made:
+                for path, value in flat(made[0]).items():
                     given = given if flat(wanted).get(path) == value else put(given, path.split("."), value, path)
                 entry = {name: given}
         if made:
@@ -181,7 +188,7 @@ def _warn_of_english_only(recipe: Recipe, run: Run, used: Mapping[str, Mapping[s
         )  # fmt: skip
 
 
-def columns_read(recipe: Recipe, run: Run, *, any_model: bool = False) -> dict[str, str]:
+def find_columns(recipe: Recipe, run: Run, *, any_model: bool = False) -> dict[str, str]:
     """Maps the names that a recipe's steps read to columns of a run, where they differ.
 
     Raises RunError with the command that makes columns that the run lacks, or has of another model than the recipe
@@ -189,7 +196,7 @@ def columns_read(recipe: Recipe, run: Run, *, any_model: bool = False) -> dict[s
     """
     from tamis.selectors.outcome import check_columns as check_kinds
 
-    columns = {**scored_columns(recipe, run), **recipe.columns}
+    columns = {**columns_of_signals(recipe, run), **recipe.columns}
     lacking: dict[str, RunError] = {}
     known = {name.rpartition(".")[2] for name in run.columns} | {name.rpartition("-")[0] for name in run.embeddings}
     for column in (columns.get(name, name) for name in recipe.reads):
@@ -216,20 +223,19 @@ def columns_read(recipe: Recipe, run: Run, *, any_model: bool = False) -> dict[s
     return columns
 
 
-def scored_columns(recipe: Recipe, run: Run) -> dict[str, str]:
+def columns_of_signals(recipe: Recipe, run: Run) -> dict[str, str]:
     """Maps the names that a recipe reads to the run's columns of signals with the settings that the recipe asks for.
 
-    A signal with one set of other settings is used with a warning, unless only models differ (see `columns_read`);
+    A signal with one set of other settings is used with a warning, unless only models differ (see `find_columns`);
     several of them raise RecipeError.
     """
     columns: dict[str, str] = {}
     for label, signal in recipe.entries:
-        wanted = json.loads(json.dumps(settings(signal, recorded=True)))
-        groups = [group for group in run.scores.values() if group.facts["name"] == signal.name]
-        same = [group for group in groups if (group.facts.get("settings") or {}) == wanted]
-        for column in signal.columns:
+        same, groups = scores_of(run, signal)
+        wanted = settings(signal, recorded=True)
+        for column in signal.columns if groups else ():
             names = {column.name, f"{label or signal.name}.{column.name}"} & set(recipe.reads) - set(recipe.columns)
-            for name in names if groups else ():
+            for name in names:
                 if not same and len(groups) > 1:
                     raise RecipeError(
                         f"the recipe {recipe.name!r} asks for {signal.name} with settings that {run.path} does "
@@ -245,9 +251,9 @@ def scored_columns(recipe: Recipe, run: Run) -> dict[str, str]:
     return columns
 
 
-def _differences(asked: Mapping[str, Any], stored: Mapping[str, Any]) -> tuple[str, str]:
+def _differences(wanted: Mapping[str, Any], stored: Mapping[str, Any]) -> tuple[str, str]:
     """Returns the settings that differ from a description's, without models, on each side: ("side=1", "side=2")."""
-    one, other = flat(asked), flat(stored.get("settings") or {})
+    one, other = flat(json_ready(wanted)), flat(stored.get("settings") or {})
     names = [name for name in {**one, **other} if name not in one or name not in other or one[name] != other[name]]
     names = [name for name in names if other.get(name) not in [*(stored.get("models") or {})]]
 
@@ -264,9 +270,8 @@ def check_reads(recipe: Recipe, run: PathLike | None = None, pool: Pool | None =
         opened = Run(folder)
         known |= {*opened.columns, *opened.vectors}
     of_pool = tuple((signal.name, signal) for signal in pool.signals) if pool else ()
-    for label, signal in (*recipe.entries, *of_pool):
-        for column in signal.columns:
-            known |= {column.name, f"{label or signal.name}.{column.name}"}
+    for entry in (*recipe.entries, *of_pool):
+        known |= names_of_columns(*entry)
     known |= {node.name for node in (pool.features if pool else ())}
     if "embeddings" in recipe.keep:
         nodes = topological([signal for _, signal in recipe.signals])
@@ -302,11 +307,7 @@ def _how_to_make(columns: Sequence[str], run: Run, recipe: Recipe) -> str:
     needed = [name for _, signal in recipe.derived for name in sorted(signal.reads) if name not in run.columns]
     vectors = [name for name in [*columns, *needed] if name.endswith("_embedding") and name not in run.vectors]
     for column in columns:
-        of_recipe = [
-            (label, signal)
-            for label, signal in recipe.entries
-            if column in {name for one in signal.columns for name in (one.name, f"{label or signal.name}.{one.name}")}
-        ]
+        of_recipe = [entry for entry in recipe.entries if column in names_of_columns(*entry)]
         built_in = _maker(column) if not of_recipe and column not in vectors else None
         entries += of_recipe or ([built_in] if built_in else [])
     if vectors:
@@ -320,15 +321,15 @@ def _how_to_make(columns: Sequence[str], run: Run, recipe: Recipe) -> str:
     return "\n".join([f"{lacks}. To score it:", *commands, *_stand_ins(entries)])
 
 
-def _how_to_ask(error: Exception, column: str, run: Run) -> str:
-    """Returns a sentence and the command that scores the rows of a column that nobody asked for."""
+def _how_to_score(unscored: Unscored, column: str, run: Run) -> str:
+    """Returns a sentence and the command that scores the rows of a column that are not scored yet."""
     group = run.locate(column)[1]
     assert group is not None
     try:
         entry = signal_from({group.facts["name"]: {**group.facts["settings"], "label": group.label}})
     except RecipeError:  # a plug-in that is not installed here
-        return f"{error}. Drop these rows in an earlier step, or score {group.label} in full"
-    return f"{error}. Drop these rows in an earlier step, or score them:\n{_score_commands(run, [entry])[0]}"
+        return f"{unscored}. Drop these rows in an earlier step, or score {group.label} in full"
+    return f"{unscored}. Drop these rows in an earlier step, or score them:\n{_score_commands(run, [entry])[0]}"
 
 
 def _score_commands(run: Run, entries: Sequence[tuple[str, Signal | Derived]], keep: Sequence[str] = ()) -> list[str]:
@@ -343,7 +344,7 @@ def _score_commands(run: Run, entries: Sequence[tuple[str, Signal | Derived]], k
         start = f"tamis derive {shlex.quote(str(run.path))}" if derived else run.score_command()
         words = [start, "--signals", ",".join(signal.name for _, signal in now)]
         for label, signal in now:
-            changed = dict(_changed_settings(signal))
+            changed = dict(_list_settings(signal))
             if label not in ("", signal.name):
                 changed["label"] = label
             for name, value in changed.items():
@@ -354,13 +355,13 @@ def _score_commands(run: Run, entries: Sequence[tuple[str, Signal | Derived]], k
     return commands
 
 
-def _changed_settings(record: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+def _list_settings(record: Any, above: str = "") -> Iterator[tuple[str, Any]]:
     """Yields a signal's models and its settings that are not defaults; names in nested records are dotted."""
     models = references(record, "model") if isinstance(record, Signal) else {}
     for setting in dataclasses.fields(record):
         value = getattr(record, setting.name)
         if dataclasses.is_dataclass(value):
-            yield from _changed_settings(value, f"{above}{setting.name}.")
+            yield from _list_settings(value, f"{above}{setting.name}.")
         elif (setting.name in models and value not in BUILT_IN) or value != setting.default:
             yield f"{above}{setting.name}", value
 

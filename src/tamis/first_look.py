@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import xxhash
@@ -19,19 +18,16 @@ import xxhash
 from tamis.choosing import select
 from tamis.data import ORIENTATION
 from tamis.errors import RunError, at_least_one, plural
-from tamis.graph import Identities
 from tamis.html import html_table
 from tamis.math.statistics import share_interval
-from tamis.models.device import device_for
 from tamis.pool import Pool, open_pool
 from tamis.pool.files import run_name
 from tamis.pool.open import with_orientation
 from tamis.pool.source import SAMPLE_UID, PoolSpec, pool_options
 from tamis.recipe import PathLike, load
 from tamis.reporting.formats import in_words, share, status_words
-from tamis.run.fill import fill
 from tamis.run.local import Local
-from tamis.scoring import assembled, hidden_contents
+from tamis.scoring import Scoring, hidden_contents
 from tamis.storage import output_path
 from tamis.store import Run, open_run
 from tamis.store.checked import write_record
@@ -113,11 +109,9 @@ def look(
     start = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="tamis-look-") as folder:
         path = Path(folder) / run_name(spec.paths[0])
-        plan = partial(
-            assembled, sample, path, recipe=load({"signals": cheap_signals(sample)}),
-            identities=Identities(device_for("cpu")),
-        )  # fmt: skip
-        run = open_run(fill(path, plan, {}, Local(1), quiet=quiet), partial=True)
+        recipe = load({"signals": cheap_signals(sample)})
+        scoring = Scoring(sample, path, recipe, engine=Local(1), quiet=quiet, device="cpu")
+        run = open_run(scoring.score(recipe.signals), partial=True)
         run.pool = sample
         if not len(run) and not run.failures:  # with failures, the page lists them
             raise RunError(f"{', '.join(spec.paths)} has no pairs")

@@ -1,6 +1,6 @@
 """`tamis run --lazy`: an expensive signal judges only the rows that can still matter, and the same rows are chosen.
 
-The recipe's own steps say what they need: they are applied until one looks at rows that nobody asked for, the signal
+The recipe's own steps say what they need: they are applied until one looks at rows that are not scored yet, the signal
 is asked for these, and so on. What signals cost and how many rows steps drop is measured on a sample, which decides the
 order of steps that commute.
 """
@@ -12,29 +12,22 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tamis.arrays import Mask
-from tamis.choosing import columns_read
-from tamis.compute import Compute
-from tamis.data import Signal, settings
+from tamis.choosing import find_columns, scores_of
 from tamis.errors import RecipeError, RunError
-from tamis.graph import Executor, Identities, run_on_device, topological
-from tamis.ids import json_ready
+from tamis.graph import Executor, run_on_device, topological
 from tamis.math.order import round_half_up
-from tamis.models.device import device_for
-from tamis.pool import PoolSpec, open_pool
 from tamis.pool.open import known_pairs
 from tamis.recipe import Recipe, load, names_of_columns, shipped_name
-from tamis.run.failures import READING
 from tamis.run.plan import Within
-from tamis.scoring import Scoring, assembled, derive
-from tamis.selectors.lazily import arranged
-from tamis.selectors.outcome import NotAskedError, Step, describe, run_steps
-from tamis.store import Run, manifest, open_run
+from tamis.run.progress import READING
+from tamis.scoring import Entry, Scoring, derive
+from tamis.selectors.outcome import Step, Unscored, arrange, describe, run_steps
+from tamis.store import Run, open_run
 from tamis.store.run import RunTable
 
 if TYPE_CHECKING:
@@ -48,8 +41,6 @@ _SAMPLE, _WORTH_PAIRS = 32, 1000
 #: Signals that wait are compared on every such row of the first that a step needs, if that makes `_SAMPLE` rows; and
 #: the most rows.
 _PILOT_EVERY, _PILOT_MOST = 100, 1000
-
-Entry = tuple[str, Signal]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +73,7 @@ class LazyPlan:
         return [entry for entry in self.recipe.signals if entry not in self.waiting]
 
     def _in_full(self, entry: Entry) -> str:
-        step = _pooled(self.recipe, entry)
+        step = _find_poolwide_step(self.recipe, entry)
         return _name(entry) if step is None else f"{_name(entry)} ('{describe(step)}' looks at all pairs)"
 
     def _costs(self) -> str:
@@ -94,26 +85,23 @@ class LazyPlan:
         lazily, fully = (duration((self.pairs or 1000) * seconds) for seconds in (first + later, full))
         return f"{lazily}{'' if self.pairs else ' per 1,000 pairs'}; of the full run {fully}"
 
-    def done(self, run: Run, order: Sequence[Step], seconds: float) -> str:
+    def describe_result(self, run: Run, order: Sequence[Step], seconds: float) -> str:
         """Returns in words how many pairs the waiting signals have judged, a corrected order, and the true cost."""
         from tamis.run.progress import duration
 
-        asked = {_name(entry): group.asked for entry in self.waiting if (group := _scores_of(entry, run))}
-        counts = ", ".join(f"{name} {len(run) if count is None else count:,}" for name, count in asked.items())
+        requested = {_name(one): group.asked for one in self.waiting for group in scores_of(run, one[1])[0][:1]}
+        counts = ", ".join(f"{name} {len(run) if count is None else count:,}" for name, count in requested.items())
         changed = "" if tuple(order) == self.order else f"; steps went in this order: {_in_words(order)}"
         expected = f"; expected {self._costs()}" if self.took else ""
         return f"scored of {len(run):,} pairs: {counts or 'all'}{changed}; it took {duration(seconds)}{expected}"
 
 
-def planned_lazily(
-    spec: PoolSpec, path: Path, recipe: Recipe, *, grow: bool = False, **compute: Unpack[Compute]
-) -> LazyPlan:
+def plan_lazily(scoring: Scoring) -> LazyPlan:
     """Returns the plan of a lazy run; if the pool is large enough, it scores a sample into a temporary folder."""
-    from tamis.run.fill import timed
+    from tamis.run.fill import time_pairs
 
-    opened, networks = open_pool(spec, manifest.shards_of(path)), run_on_device(one for _, one in recipe.signals)
-    identities = Identities(device_for(**compute, networks=networks))
-    plan = assembled(opened, path, recipe=recipe, identities=identities, grow=grow)
+    recipe, path, opened = scoring.recipe, scoring.path, scoring.pool
+    plan = scoring.make_plan(recipe.signals).for_run(path)
     sizes = known_pairs(opened.shards)
     if (path / "run.json").is_file() and not (run := Run(path)).missing_shards:
         sizes = dict(zip(run.shards, run.sizes, strict=True))
@@ -121,37 +109,34 @@ def planned_lazily(
     small = opened.shards and pairs is None and len(list(islice(opened.shards[0].samples(), _SAMPLE))) < _SAMPLE
     if opened.shards and not small and not plan.plugins and (pairs is None or pairs >= _WORTH_PAIRS):
         try:
-            with timed(replace(plan, executor=Executor(plan.device)), opened.shards) as (run, took):
-                return _measured(recipe, run, took, pairs)
+            with time_pairs(replace(plan, executor=Executor(plan.device)), opened.shards) as (run, took):
+                return _plan_by_sample(recipe, run, took, pairs)
         except Exception as error:  # whatever it is, the worker of a shard will report it
             log.debug("the cost cannot be measured: %s", error)
     waiting = tuple(one for one in _may_wait(recipe) if run_on_device([one[1]]))
-    order = _arranged(recipe, lambda step: float(any(_reads(step, one, recipe) for one in waiting)))
+    order = _arrange(recipe, lambda step: float(any(_reads(step, one, recipe) for one in waiting)))
     return LazyPlan(recipe=recipe, waiting=waiting, order=tuple(order), pairs=pairs)
 
 
-def score_lazily(
-    spec: PoolSpec, path: Path, plan: LazyPlan, *, partial: bool = False, **how: Any
-) -> tuple[Run, list[Step]]:
-    """Scores some signals in full, the others where the recipe's steps look at rows; `how`: see `Scoring`.
+def score_lazily(scoring: Scoring, plan: LazyPlan, *, partial: bool = False) -> tuple[Run, list[Step]]:
+    """Scores some signals in full, the others where the recipe's steps look at rows.
 
     Returns the run, and the order in which the steps looked at rows.
     """
     recipe, order = plan.recipe, list(plan.order)
-    scoring = Scoring(spec, path, recipe, **how)
     run = scoring.complete([entry for entry in recipe.signals if entry not in plan.waiting])
     run = open_run(derive(run, recipe, partial=True) if partial and run.missing_shards else run, partial=partial)
     masks = {entry: np.zeros(len(run), bool) for entry in plan.waiting}
     read = [entry for entry in masks if any(_reads(step, entry, recipe) for step in order)]
     later = list(read)  # those that have judged no more than the pilot
 
-    def ask(entries: Sequence[Entry], rows: Mask) -> None:
+    def request(entries: Sequence[Entry], rows: Mask) -> None:
         nonlocal run
-        asked = {shard: rows[span] for shard, span in run.row_ranges.items()}
-        scoring.score(entries, Within(recipe.name, asked))
-        run = Run(path, partial=partial)
+        by_shard = {shard: rows[span] for shard, span in run.row_ranges.items()}
+        scoring.score(entries, Within(recipe.name, by_shard))
+        run = Run(scoring.path, partial=partial)
 
-    def left(among: Mask | None) -> Mask:
+    def rows_before(among: Mask | None) -> Mask:
         """Returns the rows that the steps leave which come before those that need more scores."""
         first = takewhile(lambda step: not any(_reads(step, entry, recipe) for entry in later), order)
         return run_steps(run.table(columns).with_candidates(among), list(first)).keep
@@ -160,54 +145,42 @@ def score_lazily(
         nonlocal order
         took = {**plan.took, **{name: seconds / scoring.spent[1][name] for name, seconds in scoring.spent[0].items()}}
         try:
-            rows = left(pilot)
+            rows = rows_before(pilot)
             if rows.sum() >= _SAMPLE:
                 price = {entry: _cost(took, [entry]) or 1.0 for entry in later}
-                order = _ordered(recipe, run.table(columns).with_candidates(rows), price)
+                order = _order_by_price(recipe, run.table(columns).with_candidates(rows), price)
         except RecipeError:  # rows without a value: the step that meets all of them will report it
             pass
 
-    def more(entry: Entry, rows: Mask) -> None:
-        ask([entry], rows)
-        later[:] = [one for one in later if one != entry]
-        correct()
-
     if masks:
-        ask(plan.waiting, np.zeros(len(run), bool))  # makes the columns, without a value
-    columns, pilot = columns_read(recipe, run), np.zeros(len(run), bool)
+        request(plan.waiting, np.zeros(len(run), bool))  # makes the columns, without a value
+    columns, pilot = find_columns(recipe, run), np.zeros(len(run), bool)
     if len(read) > 1:
-        rows = np.flatnonzero(left(None))
+        rows = np.flatnonzero(rows_before(None))
         pilot[rows[:: max(_PILOT_EVERY, -(-rows.size // _PILOT_MOST))]] = True
     if pilot.sum() >= _SAMPLE:
-        ask(read, pilot)
+        request(read, pilot)
         correct()
-    keep = _applied(lambda: (run, run.table(columns), order), columns, masks, more)
+    while (unscored := (outcome := run_steps(run.table(columns), order)).unscored) is not None:
+        entry = _add_request(unscored, columns, run, masks)
+        request([entry], unscored.rows)
+        later[:] = [one for one in later if one != entry]
+        correct()
     if unread := [entry for entry in masks if entry not in read]:
-        ask(unread, keep)
+        request(unread, outcome.keep)
     return run, order
 
 
-def _applied(
-    now: Callable[[], tuple[Run, Table, Sequence[Step]]], columns: Mapping[str, str], masks: dict[Entry, Mask],
-    ask: Callable[[Entry, Mask], None],
-) -> Mask:  # fmt: skip
-    """Applies steps to a table and returns the rows that stay; asks for rows that lack a score, and tries again.
-
-    `masks`: the rows that each signal was asked for, which it adds to.
-    """
-    while True:
-        run, table, steps = now()
-        try:
-            return run_steps(table, steps).keep
-        except NotAskedError as error:
-            entry = _entry_of(columns.get(error.column, error.column), run, list(masks))
-            if entry is None or not (error.rows & ~masks[entry]).any():
-                raise RunError(f"{error}, and they could not be scored") from error
-            masks[entry] |= error.rows
-            ask(entry, error.rows)
+def _add_request(unscored: Unscored, columns: Mapping[str, str], run: Run, masks: dict[Entry, Mask]) -> Entry:
+    """Adds rows to the `masks` of rows that each signal is to score, and returns the signal that lacks them."""
+    entry = _entry_of(columns.get(unscored.column, unscored.column), run, masks)
+    if entry is None or not (unscored.rows & ~masks[entry]).any():
+        raise RunError(f"{unscored}, and they could not be scored")
+    masks[entry] |= unscored.rows
+    return entry
 
 
-def _ordered(recipe: Recipe, table: Table, price: Mapping[Entry, float]) -> list[Step]:
+def _order_by_price(recipe: Recipe, table: Table, price: Mapping[Entry, float]) -> list[Step]:
     """Returns the steps; those that commute by the price of what they read over the share of candidates they drop."""
     rows = np.count_nonzero(table.candidates)
 
@@ -219,12 +192,12 @@ def _ordered(recipe: Recipe, table: Table, price: Mapping[Entry, float]) -> list
             kept = rows
         return cost / (1 - (kept + 1) / (rows + 2))
 
-    return _arranged(recipe, rank)
+    return _arrange(recipe, rank)
 
 
-def _arranged(recipe: Recipe, rank: Callable[[Step], float]) -> list[Step]:
+def _arrange(recipe: Recipe, rank: Callable[[Step], float]) -> list[Step]:
     """Returns the steps in the order of a rank; last are those by scores of some rows, which the others may leave."""
-    return arranged(
+    return arrange(
         recipe.steps, lambda step: math.inf if any(_reads(step, one, recipe) for one in recipe.within) else rank(step)
     )
 
@@ -237,30 +210,31 @@ class _Sampled(RunTable):
         self._masks = masks
 
     def asked(self, name: str) -> Mask | None:
-        entry = _entry_of(self._name(name), self.run, list(self._masks))
+        entry = _entry_of(self._name(name), self.run, self._masks)
         return None if entry is None else self._masks[entry]
 
 
-def _measured(recipe: Recipe, run: Run, took: Mapping[str, float], pairs: int | None) -> LazyPlan:
+def _plan_by_sample(recipe: Recipe, run: Run, took: Mapping[str, float], pairs: int | None) -> LazyPlan:
     """Returns the plan by a scored sample: its costs, and the rows that its steps need."""
     rows, reading = max(1, len(run)), took[READING]
     price = {entry: _cost(took, [entry]) for entry in recipe.signals}
     waiting = sorted(_may_wait(recipe), key=price.__getitem__)
     run = derive(run, recipe) if recipe.derived else run
-    columns = columns_read(recipe, run)
+    columns = find_columns(recipe, run)
     table, scale = run.table(columns), rows / pairs if pairs else 1.0
 
-    def judged(order: Any) -> dict[Entry, float]:
+    def share_of_rows(order: Any) -> dict[Entry, float]:
         """Returns the share of the sample that each waiting signal judges."""
         masks: dict[Any, Mask] = {entry: np.zeros(len(run), bool) for entry in waiting}
         steps = [replace(one, n=round_half_up(scale, one.n)) if getattr(one, "n", None) else one for one in order]
         some = _Sampled(run, columns, masks)
-        keep = _applied(lambda: (run, some, steps), columns, masks, lambda entry, rows: None)
-        return {entry: float((mask if mask.any() else keep).mean()) for entry, mask in masks.items()}
+        while (unscored := (outcome := run_steps(some, steps)).unscored) is not None:
+            _add_request(unscored, columns, run, masks)
+        return {entry: float((mask if mask.any() else outcome.keep).mean()) for entry, mask in masks.items()}
 
     while True:  # the signal that gains least by waiting does not wait, if judging all rows with the first costs less
-        order = _ordered(recipe, table, {entry: price[entry] for entry in waiting})
-        shares, full = judged(order), [entry for entry in recipe.signals if entry not in waiting]
+        order = _order_by_price(recipe, table, {entry: price[entry] for entry in waiting})
+        shares, full = share_of_rows(order), [entry for entry in recipe.signals if entry not in waiting]
         later = {entry: max(reading, shares[entry] * (price[entry] + reading)) for entry in waiting}
         gain = {entry: _cost(took, [*full, entry]) - _cost(took, full) - later[entry] for entry in waiting}
         if not waiting or min(gain.values()) > 0:
@@ -280,12 +254,12 @@ def _may_wait(recipe: Recipe) -> list[Entry]:
         for entry in recipe.signals
         if not read & names_of_columns(*entry)
         and entry not in recipe.within
-        and _pooled(recipe, entry) is None
+        and _find_poolwide_step(recipe, entry) is None
         and not any(node.stored_as in recipe.keep for node in topological([entry[1]]))
     ]
 
 
-def _pooled(recipe: Recipe, entry: Entry) -> Step | None:
+def _find_poolwide_step(recipe: Recipe, entry: Entry) -> Step | None:
     """Returns the first step, outside groups, that looks at a signal's scores of all pairs wherever it stands."""
     looks = ((step, getattr(step, "poolwide", step.reads)) for step in recipe.steps if not hasattr(step, "parts"))
     return next((step for step, names in looks if recipe.unaliased(names) & names_of_columns(*entry)), None)
@@ -308,14 +282,7 @@ def _name(entry: Entry) -> str:
     return entry[0] or entry[1].name
 
 
-def _entry_of(column: str, run: Run, entries: Sequence[Entry]) -> Entry | None:
+def _entry_of(column: str, run: Run, entries: Iterable[Entry]) -> Entry | None:
     """Returns which of some signals makes a column of a run."""
     group = run.locate(column)[1]
-    return next((entry for entry in entries if group is not None and _scores_of(entry, run) is group), None)
-
-
-def _scores_of(entry: Entry, run: Run) -> Any:
-    """Returns the scores of a signal in a run; None if there are none."""
-    name, wanted = entry[1].name, json_ready(settings(entry[1], recorded=True))
-    found = (group for group in run.scores.values() if group.facts["name"] == name)
-    return next((group for group in found if group.facts.get("settings") == wanted), None)
+    return next((entry for entry in entries if group in scores_of(run, entry[1])[0]), None)

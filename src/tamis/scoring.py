@@ -8,7 +8,6 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -17,7 +16,7 @@ import numpy as np
 from tamis.compute import Compute
 from tamis.data import Device, Samples, Signal, references
 from tamis.derived import Derived
-from tamis.errors import DependencyError, RecipeError, RunError, check_fraction
+from tamis.errors import DependencyError, RecipeError, RunError, check_fraction, plural
 from tamis.graph import Executor, Identities, run_on_device, topological
 from tamis.html import html_table
 from tamis.models.device import device_for
@@ -26,12 +25,12 @@ from tamis.pool import Pool, PoolSpec, open_pool
 from tamis.pool.open import with_orientation
 from tamis.pool.source import IMAGE_EXTENSIONS
 from tamis.recipe import PathLike, Recipe, RecipeLike, by_kind, load, shipped_name, signal_from
-from tamis.run.plan import Plan, Within, with_labels
+from tamis.run.plan import Plan, Within
 from tamis.storage import location
 from tamis.store import Run, manifest, parts
 
 if TYPE_CHECKING:
-    from tamis.run.fill import Engine
+    from tamis.run.engine import Engine
     from tamis.store.subset import Subset
 
 SignalLike = str | Signal | Derived | Mapping[str, Any]
@@ -84,77 +83,118 @@ def score(
     """
     if max_error_rate is not None:
         check_fraction(max_error_rate, "max_error_rate")
-    chosen = _with_signals(Recipe() if recipe is None else load(recipe), signals, keep)
+    chosen = with_signals(Recipe() if recipe is None else load(recipe), signals, keep)
     return Scoring(
         pool, run, chosen, within=within, workers=workers, engine=engine, grow=grow,
         max_error_rate=max_error_rate, quiet=quiet, **compute,
     ).complete(chosen.signals)  # fmt: skip
 
 
-#: The rows to score of signals that are not scored in full, by their entry: a subset, its name or file, or a recipe.
-Limits = dict[tuple[str, Any], Any]
+Entry = tuple[str, Signal]
 
 
 class Scoring:
     """Scores a recipe's signals into a run, one group after another; see `score` for the settings."""
 
     def __init__(
-        self, pool: PathLike | PoolSpec, run: PathLike, recipe: Recipe, *, within: PathLike | Subset | None = None,
-        workers: int | None = None, engine: Engine | None = None, grow: bool = False,
-        max_error_rate: float | None = None, quiet: bool = False, **compute: Unpack[Compute],
+        self, pool: PathLike | PoolSpec | Pool, run: PathLike, recipe: Recipe, *,
+        within: PathLike | Subset | None = None, workers: int | None = None, engine: Engine | None = None,
+        grow: bool = False, max_error_rate: float | None = None, quiet: bool = False, **compute: Unpack[Compute],
     ) -> None:  # fmt: skip
         from tamis.run.local import Local
 
         self.recipe, self.path, self.engine, self.grow = recipe, location(run), engine or Local(workers), grow
-        self.pool = _opened(pool, self.path)
-        if self.pool.mixed:
-            log.warning("%s", self.pool.mixed)
+        self.pool = pool if isinstance(pool, Pool) else _open_for(pool, self.path)
         networks = run_on_device(signal for _, signal in recipe.signals)
-        self.identities = Identities(device_for(**compute, away=self.engine.away, networks=networks))
+        self.identities = Identities(device_for(**compute, away=self.engine.remote, networks=networks))
         self.executor = Executor(self.identities.device)  # passes in this process share models
         self.limits = _limits(recipe, within)
         self.spent = Counter[str](), Counter[str]()  # seconds and pairs by node
         self._how: dict[str, Any] = {"quiet": quiet, "max_error_rate": max_error_rate, "spent": self.spent}
 
-    def score(self, entries: Sequence[tuple[str, Any]], rows: Within | None = None, *, forecasts: bool = False) -> Run:
+    def make_plan(self, entries: Sequence[Entry], rows: Within | None = None) -> Plan:
+        """Returns what the run must hold after some signals are scored, of all rows or of some."""
+        keep = self.recipe.keep if rows is None else ()
+        return Plan(
+            pool=self.pool, signals=tuple(dict.fromkeys(entries)), keep=keep, grow=self.grow,
+            within=rows, executor=self.executor, identities=self.identities,
+        )  # fmt: skip
+
+    def score(self, entries: Sequence[Entry], rows: Within | None = None, *, forecasts: bool = False) -> Run:
         """Scores some signals, of all rows or of some."""
-        from tamis.run.fill import fill, recorded
+        from tamis.run.fill import fill, recipe_entry
 
         others = [entry for entry in self.recipe.entries if entry not in entries]
         about = {key: value for key, value in self.recipe.text.items() if key != "pool"}
-        about["signals"] = [recorded(label, signal, self.limits.get((label, signal))) for label, signal in others]
+        about["signals"] = [recipe_entry(label, signal, self.limits.get((label, signal))) for label, signal in others]
         about["keep"] = list(self.recipe.keep)
-        part = dataclasses.replace(self.recipe, signals=tuple(entries))
         self.executor.keep(topological([signal for _, signal in entries]))
-        how: dict[str, Any] = {"identities": self.identities, "grow": self.grow, "within": rows}
-        assemble = partial(assembled, self.pool, self.path, recipe=part, executor=self.executor, **how)
-        return fill(self.path, assemble, about, self.engine, forecasts=forecasts, **self._how)
+        return fill(self.path, self.make_plan(entries, rows), about, self.engine, forecasts=forecasts, **self._how)
 
-    def complete(self, signals: Sequence[tuple[str, Any]]) -> Run:
+    def complete(self, entries: Sequence[Entry]) -> Run:
         """Scores some of the recipe's signals within their limits, and adds the derived ones."""
-        recipe, limits = dataclasses.replace(self.recipe, signals=tuple(signals)), self.limits
-        for limit, part in _passes(recipe, limits):
+        if self.pool.mixed:
+            log.warning("%s", self.pool.mixed)
+        for limit, some in self._passes(entries):
             rows = None if limit is None else _rows_of(limit, Run(self.path, partial=True))
-            done = self.score(part.signals, rows, forecasts=limit is None or isinstance(limit, str))
-        if recipe.derived and done.missing_shards:
-            names = ", ".join(label or signal.name for label, signal in recipe.derived)
+            done = self.score(some, rows, forecasts=limit is None or isinstance(limit, str))
+        if self.recipe.derived and done.missing_shards:
+            names = ", ".join(label or signal.name for label, signal in self.recipe.derived)
             log.warning("not computed, because shards are missing: %s", names)
             return done
-        return derive(done, recipe) if recipe.derived else done
+        return derive(done, self.recipe) if self.recipe.derived else done
+
+    def _passes(self, entries: Sequence[Entry]) -> Iterable[tuple[Any, list[Entry]]]:
+        """Returns each limit with its signals; no limit first: recipes choose by what is scored."""
+        passes: dict[Any, tuple[Any, list[Entry]]] = {None: (None, [])}
+        for entry in entries:
+            limit = self.limits.get(entry)
+            key = limit if limit is None or isinstance(limit, str) else id(limit)
+            passes.setdefault(key, (limit, []))[1].append(entry)
+        return passes.values()
+
+    def preview(self) -> Preview:
+        """Returns what `complete` would do; reads the run's files, writes none and loads no model."""
+        new, shards, outputs = not (self.path / "run.json").is_file(), len(self.pool.shards), dict[str, MissingOutput]()
+        for limit, entries in self._passes(self.recipe.signals):
+            try:
+                rows = None if limit is None else _rows_of(limit, Run(self.path, partial=True))
+            except RunError:
+                if not new and not _is_recipe(limit, self.path):
+                    raise
+                rows = None  # a recipe may read what this command adds
+            plan = self.make_plan(entries, rows).for_run(self.path)
+            tasks = plan.tasks(self.path)
+            for output in plan.outputs:
+                lacking = sum(output in task.outputs for task in tasks)
+                outputs.setdefault(output.folder, MissingOutput(output.kind, output.label, output.folder, lacking))
+        derived = (
+            MissingOutput("derived", label or signal.name, signal.name, self._shards_to_derive(signal))
+            for label, signal in self.recipe.derived
+        )
+        return Preview(
+            kind=self.pool.kind, shards=shards, run=self.path, new=new, device=self.identities.device,
+            missing=(*outputs.values(), *derived),
+        )  # fmt: skip
+
+    def _shards_to_derive(self, signal: Derived) -> int:
+        """Returns how many shards lack a derived signal: all, as long as the run lacks rows or columns."""
+        from tamis.derived.columns import lacking_shards
+
+        shards = len(self.pool.shards)
+        try:
+            run = Run(self.path)
+            return shards if len(run.shards) < shards else lacking_shards(run, signal, self.recipe.columns)
+        except RunError:
+            return shards
 
 
-def _passes(recipe: Recipe, limits: Limits) -> Iterator[tuple[Any, Recipe]]:
-    """Yields each limit and the recipe with its signals alone; no limit first: recipes choose by what is scored."""
-    keys: dict[Any, Any] = {entry: one if isinstance(one, str) else id(one) for entry, one in limits.items()}
-    passes: dict[Any, Any] = {None: None} | {keys[entry]: limit for entry, limit in limits.items()}
-    for key, limit in passes.items():
-        now = tuple(entry for entry in recipe.signals if keys.get(entry) == key)
-        yield limit, dataclasses.replace(recipe, signals=now)
+def _limits(recipe: Recipe, within: PathLike | Subset | None) -> dict[Any, Any]:
+    """Returns the rows to score of signals that are not scored in full: a subset, its name or file, or a recipe.
 
-
-def _limits(recipe: Recipe, within: PathLike | Subset | None) -> Limits:
-    """Returns the limits of a recipe's signals; RecipeError if features would be stored of some rows."""
-    limits: Limits = {entry: rows for entry, rows in recipe.within.items() if entry in recipe.signals}
+    Raises RecipeError if features would be stored of some rows.
+    """
+    limits: dict[Any, Any] = {entry: rows for entry, rows in recipe.within.items() if entry in recipe.signals}
     if within is not None:
         usual = os.fspath(within) if isinstance(within, str | os.PathLike) else within
         limits = {entry: limits.get(entry, usual) for entry in recipe.signals}
@@ -210,11 +250,11 @@ def derive(
     """
     from tamis.derived.columns import add_derived
 
-    chosen = signals if isinstance(signals, Recipe) else _with_signals(Recipe(), signals)
+    chosen = signals if isinstance(signals, Recipe) else with_signals(Recipe(), signals)
     return add_derived(run, chosen.derived, columns=chosen.columns, partial=partial)
 
 
-def _with_signals(recipe: Recipe, signals: Sequence[SignalLike], keep: Sequence[str] = ()) -> Recipe:
+def with_signals(recipe: Recipe, signals: Sequence[SignalLike], keep: Sequence[str] = ()) -> Recipe:
     """Returns a recipe with further signals of both kinds, and features to keep."""
     entries = dict.fromkeys([*recipe.entries, *(signal_from(entry, "signals") for entry in signals)])
     made, derived = by_kind(entries)
@@ -223,7 +263,7 @@ def _with_signals(recipe: Recipe, signals: Sequence[SignalLike], keep: Sequence[
     return dataclasses.replace(recipe, signals=made, derived=derived, within={**recipe.within, **within}, keep=keep)
 
 
-def not_here_yet(signals: Iterable[Signal]) -> Iterator[str]:
+def try_signals(signals: Iterable[Signal]) -> Iterator[str]:
     """Loads signals with their models, as `score` does before its first shard, and raises what it would raise.
 
     Yields what this machine lacks and may still get: models of the hub, packages, files. Such signals are not loaded.
@@ -255,7 +295,7 @@ class MissingOutput:
 
 
 @dataclass(frozen=True)
-class Planned:
+class Preview:
     """What `score`, or `run_recipe`, would do. As text it is what `--dry-run` prints."""
 
     kind: str  # the pool's: "webdataset", "table" or "datacomp"
@@ -282,110 +322,20 @@ class Planned:
         return html_table(f"Plan of {self.run}", counts, [vars(output) for output in self.missing])
 
 
-def planned(
-    pool: PathLike | PoolSpec,
-    run: Path,
-    *,
-    signals: Sequence[SignalLike] = (),
-    recipe: Recipe | None = None,
-    within: PathLike | Subset | None = None,
-    keep: Sequence[str] = (),
-    grow: bool = False,
-    **compute: Unpack[Compute],
-) -> Planned:
-    """Returns what `score` would do; reads the run's files, writes none and loads no model."""
-    opened = _opened(pool, run)
-    chosen = _with_signals(recipe or Recipe(), signals, keep)
-    device = device_for(**compute, networks=run_on_device(signal for _, signal in chosen.signals))
-    limits, found = _limits(chosen, within), dict[str, MissingOutput]()
-    new = not (run / "run.json").is_file()
-    for limit, part in _passes(chosen, limits):
-        try:
-            rows = None if limit is None else _rows_of(limit, Run(run, partial=True))
-        except RunError:
-            if not new and not _is_recipe(limit, run):
-                raise
-            rows = None  # a recipe may read what this command adds
-        plan = assembled(opened, run, recipe=part, identities=Identities(device), grow=grow, within=rows)
-        tasks = plan.tasks(run)
-        for output in plan.outputs:
-            shards = sum(output in task.outputs for task in tasks)
-            found.setdefault(output.folder, MissingOutput(output.kind, output.label, output.folder, shards))
-    outputs, shards = list(found.values()), len(opened.shards)
-    outputs += [
-        MissingOutput("derived", label or signal.name, signal.name, _to_derive(signal, chosen, run, shards))
-        for label, signal in chosen.derived
-    ]
-    return Planned(
-        kind=opened.kind,
-        shards=len(opened.shards),
-        run=run,
-        new=new,
-        device=device,
-        missing=tuple(outputs),
-    )
-
-
-def _to_derive(signal: Derived, recipe: Recipe, run: Path, shards: int) -> int:
-    """Returns how many of the pool's shards lack a derived signal: all, as long as the run lacks rows or columns."""
-    from tamis.derived.columns import lacking_shards
-
-    try:
-        opened = Run(run)
-        return shards if len(opened.shards) < shards else lacking_shards(opened, signal, recipe.columns)
-    except RunError:
-        return shards
-
-
-def assembled(
-    pool: Pool,
-    run: Path,
-    *,
-    recipe: Recipe,
-    identities: Identities,
-    grow: bool = False,
-    within: Within | None = None,
-    executor: Executor | None = None,
-) -> Plan:
-    """Returns the plan of a run: a recipe's signals, labelled as the run labels them now.
-
-    Raises StopError if something is unknown or does not go with the pool, or the pool with this folder.
-    """
-    manifest.check_folder(run, pool)
-    manifest.check_pool(run, pool, grow=grow)
-    indexed, later = manifest.fields_of(run)
-    if indexed is not None and (new := set(pool.spec.fields) - {*indexed, *later}):
-        opened = Run(run)
-        for name in sorted(new & {*opened.scores, *opened.columns}):
-            raise RunError(f"the field {name!r} cannot be added to {run}: it would hide a score of that name")
-    return Plan(
-        pool=pool,
-        signals=tuple(with_labels(list(dict.fromkeys(recipe.signals)), manifest.labels_of(run), identities)),
-        keep=recipe.keep if within is None else (),
-        within=within,
-        executor=executor,
-        identities=identities,
-        fields=indexed,
-    )
-
-
-def _opened(pool: PathLike | PoolSpec, run: Path) -> Pool:
-    """Opens a pool to score it into a run, which decides what the pool's settings leave open."""
-    found = open_pool(_with_settings_of_run(pool, run), manifest.shards_of(run))
-    return found if manifest.read_manifest(run) else with_orientation(found)
-
-
-def _with_settings_of_run(pool: PathLike | PoolSpec, run: Path) -> PoolSpec:
-    """Adds a run's json fields to a pool's settings; its extensions, split and orientation unless others are named."""
+def _open_for(pool: PathLike | PoolSpec, run: Path) -> Pool:
+    """Opens a pool to score it into a run, which decides what the pool's settings leave open, and adds its fields."""
     spec = pool if isinstance(pool, PoolSpec) else PoolSpec(path=os.fspath(pool))
-    indexed, later = manifest.fields_of(run)
-    was = (manifest.read_manifest(run) or {"pool": {}})["pool"]
-    orientation = spec.orientation or was.get("orientation")
-    spec = dataclasses.replace(spec, split=spec.split or was.get("split"), orientation=orientation)
-    if spec.image_extensions == IMAGE_EXTENSIONS:
-        extensions = was.get("image_extensions", IMAGE_EXTENSIONS)  # older runs have fewer by default
-        spec = dataclasses.replace(spec, image_extensions=tuple(extensions))
-    return dataclasses.replace(spec, fields=tuple(dict.fromkeys([*(indexed or ()), *later, *spec.fields])))
+    (indexed, later), facts = manifest.fields_of(run), manifest.read_manifest(run)
+    was = facts["pool"] if facts else {}
+    extensions = spec.image_extensions
+    if extensions == IMAGE_EXTENSIONS:
+        extensions = tuple(was.get("image_extensions", extensions))  # older runs have fewer by default
+    spec = dataclasses.replace(
+        spec, split=spec.split or was.get("split"), orientation=spec.orientation or was.get("orientation"),
+        image_extensions=extensions, fields=tuple(dict.fromkeys([*(indexed or ()), *later, *spec.fields])),
+    )  # fmt: skip
+    opened = open_pool(spec, manifest.shards_of(run))
+    return opened if facts else with_orientation(opened)
 
 
 def hidden_contents(run: Run) -> str:
@@ -397,7 +347,6 @@ def hidden_contents(run: Run) -> str:
     for shard in group.shards.intersection(run.shards):
         values = parts.read_columns(group.folder / f"{shard}.parquet", [name], run.owner(shard)).column(name)
         images += int((parts.numbers(values) == 1).sum())
-    kind = "image is" if images == 1 else "images are"
+    seen = f"{plural(images, 'image')} {'is' if images == 1 else 'are'} a single colour once transparency is ignored"
     advice = "to score them on white, make another run with --transparency white"
-    seen = f"{images:,} {kind} a single colour once transparency is ignored, e.g. black line art"
-    return f"{seen}: {advice}" if images else ""
+    return f"{seen}, e.g. black line art: {advice}" if images else ""

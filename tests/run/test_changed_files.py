@@ -18,7 +18,7 @@ from tamis.explore.columns import CachedRun
 from tamis.explore.tags import Tags
 from tamis.ids import format_uid
 from tamis.pool.files import stamp
-from tamis.run.fill import engine_named
+from tamis.run.named import engine_named
 from tamis.store import Run, parts, tags
 from tamis.store.checked import uids_digest, write_parquet
 

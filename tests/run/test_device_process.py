@@ -15,13 +15,12 @@ from tamis.graph import Identities
 from tamis.models import device as machine
 from tamis.pool import open_pool
 from tamis.run import local
-from tamis.run.local import Local
+from tamis.run.local import Local, Rank
 from tamis.run.plan import Plan
-from tamis.run.ranks import Rank
 
 BAD = "000010003"  # a sample of the second shard
 
-SERVED = Local(2, served=True)
+SERVED = Local(2, one_process_per_device=True)
 
 
 def test_workers_that_share_a_device_make_what_one_makes_alone(pool: Path, tmp_path: Path) -> None:
@@ -63,7 +62,7 @@ def test_how_many_workers_there_are_follows_the_machine(pool: Path, monkeypatch:
     def fitting(kind: str, signal: Signal, rank: Rank | None = None) -> int:
         identities = Identities(Device(kind=kind))
         plan = Plan(pool=open_pool(pool), signals=((signal.name, signal),), identities=identities)
-        return Local(rank=rank, command=True)._fitting(plan, [kind], 8, plan.tasks(pool / "no run"))
+        return Local(rank=rank, command=True)._count_workers(plan, [kind], 8, plan.tasks(pool / "no run"))
 
     monkeypatch.setattr(local, "memory", lambda: 64 << 30)
     reading = FaultyBeside(key=BAD)

@@ -16,9 +16,8 @@ from odd_signals import CALLS, Brightness, Faulty
 import tamis
 from tamis.errors import StopError
 from tamis.run import local
-from tamis.run.fill import engine_named
-from tamis.run.local import Local
-from tamis.run.ranks import Rank, rank_of
+from tamis.run.local import Local, Rank, rank_of
+from tamis.run.named import engine_named
 from tamis.store import Run
 
 BAD = "000010003"  # a sample of the second shard
@@ -30,7 +29,7 @@ sys.path.insert(0, sys.argv[3])
 import os, tamis
 from odd_signals import Brightness
 from tamis.run.local import Local
-from tamis.run.ranks import rank_of
+from tamis.run.local import rank_of
 engine = Local(rank=rank_of())
 tamis.score(sys.argv[1], run=sys.argv[2], signals=["caption_length", Brightness()], engine=engine, quiet=True)
 """

@@ -27,7 +27,7 @@ from processes import command
 import tamis
 import tamis.signals
 from tamis.errors import RunError, SignalError, StopError
-from tamis.run.fill import engine_named
+from tamis.run.named import engine_named
 from tamis.run.shard import ShardWorker
 from tamis.store import Run, writers
 from tamis.store.checked import write_record

@@ -175,7 +175,7 @@ def test_an_actor_with_a_gpu_takes_its_share_of_what_its_node_has(at_store: Any)
 def test_workers_in_an_actor_feed_its_device(cluster: str, tmp_path: Path) -> None:
     pool = write_pool(tmp_path / "pool", shards=7, rows=7)
     faulty = FaultyBeside(key=BAD, how="kill")
-    engine = Ray(cluster, workers=1, served=True)
+    engine = Ray(cluster, workers=1, one_process_per_device=True)
     score(pool, tmp_path / "local", "caption_length", Brightness())
     run = score(pool, tmp_path / "ray", "caption_length", Brightness(), engine=engine, threads=2)
     assert parts_of(run.path) == parts_of(tmp_path / "local")

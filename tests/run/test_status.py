@@ -22,8 +22,7 @@ import tamis
 from tamis.pool import open_pool
 from tamis.pool.open import known_pairs
 from tamis.run import progress
-from tamis.run.failures import ShardReport
-from tamis.run.progress import Reporter, Tally, duration, read_status, render_status
+from tamis.run.progress import Reporter, ShardReport, Tally, duration, read_status, render_status
 from tamis.store.checked import read_record, write_record
 
 

@@ -18,8 +18,7 @@ import tamis
 from tamis.data import Sample
 from tamis.errors import RecipeError, RunError
 from tamis.pool import PoolSpec
-from tamis.run.local import Local
-from tamis.run.ranks import Rank
+from tamis.run.local import Local, Rank
 from tamis.signals import ImageSize
 from tamis.store import Run, parts, writers
 from tamis.store.subset import Subset
@@ -79,7 +78,7 @@ def test_select_ranks_over_no_row_that_nobody_asked_for_and_says_how_to_fill_it(
     done = within(pool, run.path, subset(run, *range(0, 21, 2), name="even"), ImageSize(of="stored"))
     top: dict[str, Any] = {"top_fraction": {"score": "shorter_side", "fraction": 0.5, "missing": "drop"}}
     command_line = f"tamis score {pool} --run {run.path} --signals image_size --set signals.image_size.of=stored"
-    why = "top_fraction: .* looks at 10 rows whose 'shorter_side' nobody asked for"
+    why = "top_fraction: .* looks at 10 rows whose 'shorter_side' is not scored yet"
     with pytest.raises(RunError, match=f"(?s){why}.*\n{command_line}$"):
         tamis.select(done, {"select": [top]})
     inside = [{"equals": {"score": "key", "value": [f"{row // 7:05}{row % 7:04}" for row in range(0, 21, 2)]}}]
@@ -90,7 +89,7 @@ def test_select_ranks_over_no_row_that_nobody_asked_for_and_says_how_to_fill_it(
         {"any_of": [[top], inside]},
         {"none_of": [[top]]},
     ):
-        with pytest.raises(RunError, match="nobody asked"):
+        with pytest.raises(RunError, match="not scored yet"):
             tamis.select(done, {"select": [*inside, step]})
 
 
@@ -216,10 +215,10 @@ def test_ranks_and_worker_processes_score_within(pool: Path, run: Run, whole: Ru
 
 def test_status_check_and_report_say_how_many_rows_were_asked_for(pool: Path, run: Run) -> None:
     done = within(pool, run.path, subset(run, 1, 8), "image_size")
-    assert "  image_size 3/3 shards, 2 pairs; nobody asked for the others" in command("status", run.path).stdout
+    assert "  image_size 3/3 shards, 2 pairs requested" in command("status", run.path).stdout
     checked = command("check", run.path)
-    assert (checked.returncode, "image_size: 2 pairs are scored, nobody" in checked.stdout) == (0, True)
-    assert done.columns["shorter_side"][2].about.endswith("scored of 2 of 21 pairs: nobody asked for the others")
+    assert (checked.returncode, "image_size: 2 pairs are scored, the others" in checked.stdout) == (0, True)
+    assert done.columns["shorter_side"][2].about.endswith("scored of 2 of 21 pairs, the others were not requested")
     page = tamis.report(done, out=done.path / "report.html").read_text()
     assert "scored of 2 of 21 pairs" in page
     score(pool, run.path, "image_size")

@@ -7,14 +7,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tamis import recipe
 from tamis.errors import RecipeError
-from tamis.selectors.lazily import arranged, run_asked
-from tamis.selectors.outcome import NotAskedError, run_steps
+from tamis.selectors.outcome import arrange, run_in_any_order, run_steps
 from tamis.store.table import MemoryTable
 
 NAMES = "abc"
@@ -97,17 +95,17 @@ def test_lazy_equals_full_always(chosen: list[Any], seed: int, rows: int, order:
         return max((order.index(name) for name in one.reads), default=-1)
 
     for _ in range(50):
-        try:
-            found = run_steps(some, arranged(loaded, rank))
+        found = run_steps(some, arrange(loaded, rank))
+        if found.unscored is None:
             break
-        except NotAskedError as error:
-            asked[error.column] |= error.rows
-            order = [str(name) for name in rng.permutation(order)]  # corrected as it runs
+        asked[found.unscored.column] |= found.unscored.rows
+        order = [str(name) for name in rng.permutation(order)]  # corrected as it runs
+    assert found.unscored is None
     np.testing.assert_array_equal(found.keep, full.keep)
     assert (found.times is None) == (full.times is None)
     if full.times is not None:
         np.testing.assert_array_equal(found.times, full.times)
-    np.testing.assert_array_equal(run_asked(some, loaded).keep, full.keep)  # `select` finds an order too
+    np.testing.assert_array_equal(run_in_any_order(some, loaded).keep, full.keep)  # `select` finds an order too
 
 
 def test_what_is_needed_of_each_column() -> None:
@@ -115,13 +113,11 @@ def test_what_is_needed_of_each_column() -> None:
 
     def needed(*chosen: Any, last: str = "c") -> dict[str, int]:
         asked = {name: np.zeros(200, bool) for name in NAMES}
-        order = arranged(recipe.load({"select": list(chosen)}).steps, lambda one: float(last in one.reads))
+        order = arrange(recipe.load({"select": list(chosen)}).steps, lambda one: float(last in one.reads))
         while True:
-            try:
-                run_steps(OfSome(table, asked), order)
+            if (unscored := run_steps(OfSome(table, asked), order).unscored) is None:
                 return {name: int(rows.sum()) for name, rows in asked.items()}
-            except NotAskedError as error:
-                asked[error.column] |= error.rows
+            asked[unscored.column] |= unscored.rows
 
     half = {"missing": "drop", "value": 0.5}
     a, c = {"at_least": {"score": "a", **half}}, {"at_least": {"score": "c", **half}}
@@ -144,6 +140,6 @@ def test_a_step_that_may_end_the_recipe_is_not_moved_before_another() -> None:
             ]
         }
     ).steps
-    assert [one.score for one in arranged(loaded, lambda one: float("a" in one.reads))] == ["a", "b"]  # type: ignore[attr-defined]
-    with pytest.raises(NotAskedError):
-        run_asked(OfSome(table, {"a": np.zeros(2, bool)}), loaded)
+    assert [one.score for one in arrange(loaded, lambda one: float("a" in one.reads))] == ["a", "b"]  # type: ignore[attr-defined]
+    unscored = run_in_any_order(OfSome(table, {"a": np.zeros(2, bool)}), loaded).unscored
+    assert str(unscored) == "at_least: 'a >= 1' looks at 2 rows whose 'a' is not scored yet"

@@ -26,8 +26,7 @@ from s3_fixtures import LIBRARIES_WARN
 import tamis as package
 from tamis import api, storage
 from tamis.errors import RunError
-from tamis.run.local import Local
-from tamis.run.ranks import Rank
+from tamis.run.local import Local, Rank
 from tamis.storage import RemotePath, location
 from tamis.store import Run, claims, manifest, parts
 from tamis.store.check import lines

@@ -49,7 +49,7 @@ def select(
     check_place(options.in_a_folder(out).expanduser(), overwrite=overwrite)
     who = None
     if (engine, address) != ("local", None):
-        from tamis.run.fill import engine_named
+        from tamis.run.named import engine_named
 
         who = engine_named(engine, address=address)
     subset = tamis.select(run, recipe, settings=settings or [], any_model=any_model, partial=partial, engine=who)

@@ -158,7 +158,7 @@ def check(
 def _check_recipe(recipe: str, settings: list[str], run: str | None) -> None:
     from tamis import api, choosing
     from tamis.recipe import load
-    from tamis.scoring import not_here_yet
+    from tamis.scoring import try_signals
     from tamis.selectors.outcome import check_files, describe
     from tamis.store import open_run
 
@@ -166,7 +166,7 @@ def _check_recipe(recipe: str, settings: list[str], run: str | None) -> None:
     if chosen.entries:
         choosing.check_reads(chosen, run)
     if run is not None:
-        choosing.columns_read(chosen, open_run(run))
+        choosing.find_columns(chosen, open_run(run))
     api.check_outputs(chosen, read=[recipe])
     print(f"{chosen.name}: {chosen.about or 'no description'}")
     for label, signal in chosen.signals:
@@ -177,7 +177,7 @@ def _check_recipe(recipe: str, settings: list[str], run: str | None) -> None:
         print(f"  select  {describe(step)}")
     for exporter, out in chosen.exports:
         print(f"  export  {exporter.name} to {out}")
-    for what in not_here_yet(signal for _, signal in chosen.signals):
+    for what in try_signals(signal for _, signal in chosen.signals):
         print(f"  not there yet: {what}")
     try:
         check_files(chosen.steps)

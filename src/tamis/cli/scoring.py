@@ -73,7 +73,7 @@ def score(
     from tamis.pool import PoolSpec
     from tamis.pool.files import run_name
     from tamis.recipe import build, load
-    from tamis.run.fill import engine_named
+    from tamis.run.named import engine_named
     from tamis.signals import signal_class
 
     names = options.split(signals)
@@ -128,7 +128,7 @@ def run_recipe(
     import tamis
     from tamis.pool.files import run_name
     from tamis.recipe import shipped_name
-    from tamis.run.fill import engine_named
+    from tamis.run.named import engine_named
 
     changed = {name: value for name, value in reading.items() if value != getattr(options.Reading, name)}
     if recipe is None and changed:

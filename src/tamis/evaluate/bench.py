@@ -33,7 +33,7 @@ from tamis.models.device import device_for
 from tamis.pool import PoolSpec, open_pool
 from tamis.recipe import PathLike, Recipe, RecipeLike, assignment, load
 from tamis.reporting.sections.subsets import intersections, jaccard
-from tamis.scoring import planned, score
+from tamis.scoring import Scoring, score
 from tamis.selectors.outcome import check_files
 from tamis.storage import is_run, location, write_json
 from tamis.store.checked import read_lines, read_record, write_record
@@ -308,7 +308,7 @@ def _scored(
     steps: list[dict[str, Any]] = read_record(notes)["steps"] if notes.is_file() else []
     parts: dict[str, set[str]] = {}
     for recipe in recipes:
-        missing = planned(spec, path, recipe=recipe, **compute).missing
+        missing = Scoring(spec, path, recipe, **compute).preview().missing
         parts[recipe.name] = {part.folder for part in missing if part.kind != "index"}
         if any(part.shards for part in missing):
             before = _seconds_of_events(path)

@@ -125,7 +125,7 @@ class RemoteExecutor(Executor):
         for _ in range(_MOST_DEATHS):
             begun = False
             try:
-                connection = self._connected()
+                connection = self._connect()
                 self._send(connection, request, [array.raw() for array in arrays])
                 begun = connection.recv_bytes() == _BEGUN
                 made, new, took = pickle.loads(connection.recv_bytes())
@@ -141,7 +141,7 @@ class RemoteExecutor(Executor):
             return made, new
         raise ShardError(f"the device's process died {_MOST_DEATHS} times before it computed a batch of this shard")
 
-    def _connected(self) -> Connection:
+    def _connect(self) -> Connection:
         end = time.monotonic() + _RESTART_SECONDS
         while self._connection is None:
             try:

@@ -1,7 +1,4 @@
-"""Fills a run: prepares its folder (short, under the folder's lock), then lets an engine make what is missing.
-
-An engine hands out shards to workers. All engines make the same files: see local.py, ray.py.
-"""
+"""Fills a run: prepares its folder (short, under the folder's lock), then lets an engine make what is missing."""
 
 from __future__ import annotations
 
@@ -9,102 +6,49 @@ import logging
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from tamis.data import settings
-from tamis.errors import PoolError, RunError, StopError, plural, unknown_message
+from tamis.errors import PoolError, RunError, StopError, plural
 from tamis.graph import Executor, topological
 from tamis.pool import Pool, Shard
 from tamis.pool.files import is_remote
 from tamis.pool.open import known_pairs
 from tamis.pool.source import Absence, left_out_words
-from tamis.run.failures import READING, ShardReport, cut_before, failure_path, has_changed, still_lacking
+from tamis.run.engine import Engine
 from tamis.run.plan import Plan, Task
-from tamis.run.progress import Reporter, Tally, announcement
+from tamis.run.progress import (
+    READING,
+    Reporter,
+    Tally,
+    announcement,
+    cut_before,
+    failure_path,
+    has_changed,
+    list_lacking,
+)
 from tamis.run.shard import reads_files
 from tamis.storage import files
 from tamis.store import Run, manifest
 from tamis.store.checked import read_record
 from tamis.store.claims import PREPARES, PREPARING_SECONDS, lock_run, sweep_claims
-from tamis.store.table import ClusterReader
 
 log = logging.getLogger(__name__)
 
 # How many pairs are timed, after how many that only warm up; and how many there must be to score.
 _TIMED, _TIMED_SHARDS, _WARMS_UP, _WORTH_PAIRS = 32, 4, 2, 500
 
-#: Called with a shard's name and how many more of its samples are done, from any thread.
-EngineProgress = Callable[[str, int], None]
-
-
-class Engine(Protocol):
-    """Gives every task to a `ShardWorker` and yields the reports, in any order.
-
-    An engine passes tasks and reports; pixels and scores never travel: workers read the pool and write parts
-    themselves. Each worker claims its shard, so any number of engines may work in one run folder.
-
-    Attributes:
-        away: workers may run on other machines, which may have a GPU that this one lacks.
-        suffix: ends the names of the status and events files if several engines share a run, else "".
-    """
-
-    @property
-    def away(self) -> bool: ...
-    @property
-    def suffix(self) -> str: ...
-
-    def speed(self, plan: Plan, tasks: Sequence[Task], /) -> float:
-        """Returns how many times as fast it is as one worker on this machine."""
-
-    def __call__(
-        self, plan: Plan, run: Path, tasks: Sequence[Task], progress: EngineProgress, /
-    ) -> Iterator[ShardReport]:
-        """Does all tasks; raises StopError if every other shard would fail too."""
-
-    def reading(self) -> AbstractContextManager[ClusterReader | None]:
-        """Provides what reads a run's blocks for `Table.scan` while the context lasts; None: threads do."""
-
-
-def engine_named(
-    name: str,
-    *,
-    workers: int | None = None,
-    address: str | None = None,
-    rank: int | None = None,
-    world: int | None = None,
-) -> Engine:
-    """Returns an engine for a command: "local", "ray" or "static".
-
-    Raises:
-        StopError: there is no such engine, an option belongs to another engine, or the rank is unknown.
-    """
-    from tamis.run.local import Local
-    from tamis.run.ranks import rank_of
-
-    owners = {"--address": (address, "ray"), "--rank": (rank, "static"), "--world": (world, "static")}
-    for option, (value, owner) in owners.items():
-        if value is not None and name != owner:
-            raise StopError(f"{option} goes with --engine {owner}, not with --engine {name}")
-    if name == "ray":
-        from tamis.run.ray import Ray
-
-        return Ray(address, workers)
-    if name not in ("local", "static"):
-        raise StopError(unknown_message("engine", name, ("local", "ray", "static")))
-    return Local(workers, rank_of(rank=rank, world=world) if name == "static" else None, command=True)
-
 
 def fill(
     path: Path,
-    assemble: Callable[[], Plan],
+    plan: Plan,
     recipe: Mapping[str, Any],
     engine: Engine,
     *,
@@ -115,19 +59,18 @@ def fill(
 ) -> Run:
     """Creates or extends a run, and makes every part that is missing; see `tamis.score`.
 
-    `assemble` builds the plan; it is called twice, as the folder may change before we hold the lock. `recipe` holds the
-    other keys for recipe.yaml, and derived signals. `forecasts`: says first what the signals will cost, unless `quiet`.
-    `spent`: the seconds and the pairs of each node in earlier calls of one command, to add to.
+    `recipe` holds the other keys for recipe.yaml, and derived signals. `forecasts`: says first what the signals will
+    cost, unless `quiet`. `spent`: the seconds and the pairs of each node in earlier calls of one command, to add to.
     """
-    plan = assemble()  # a missing model is an error before anything is written
+    now = plan.for_run(path)  # a missing model is an error before anything is written
     if not files(path / "index", ".parquet"):
-        _check_first_shard(plan)
+        _check_first_shard(now)
     # All ranks start at once and each prepares the run, so they wait for the lock instead of failing.
     with lock_run(path, doing=PREPARES, patience=PREPARING_SECONDS if engine.suffix else None):
         sweep_claims(path)
-        plan = assemble()
+        plan = plan.for_run(path)  # the folder may have changed before we held the lock
         given = plan.within.given if plan.within else ""
-        signals = [recorded(label, signal, given) for label, signal in plan.signals]
+        signals = [recipe_entry(label, signal, given) for label, signal in plan.signals]
         recipe = {
             **recipe,
             "signals": [*signals, *recipe.get("signals", ())],
@@ -136,7 +79,7 @@ def fill(
         manifest.begin(path, plan.pool, recipe, plan.in_index)
         described = {output.folder: plan.describe(output) for output in plan.outputs if output.node is not None}
         manifest.describe(path, described)
-        failed, changed = _failed_before(path, plan.pool)
+        failed, changed = _read_failures(path, plan.pool)
         plan = replace(plan, again=changed if plan.within is None else frozenset())
         tasks = plan.tasks(path)
     before = Run(path)
@@ -159,7 +102,7 @@ def fill(
     return Run(path) if tasks else before  # `before` already has its footers cached
 
 
-def recorded(label: str, signal: Any, within: object) -> dict[str, Any]:
+def recipe_entry(label: str, signal: Any, within: object) -> dict[str, Any]:
     """Returns an entry of recipe.yaml."""
     limit = {"within": os.fspath(within)} if isinstance(within, str | os.PathLike) and within else {}
     return {signal.name: {**settings(signal), "label": label, **limit}}
@@ -179,7 +122,7 @@ def _forecast(plan: Plan, run: Path, tasks: Sequence[Task], engine: Engine, left
     try:
         if left is None and next(islice(task.shard.samples(), _TIMED, None), None) is None:
             return ""  # a pool of unknown size, and small shards
-        with timed(replace(plan, executor=executor), [task.shard for task in alike]) as (_, each):
+        with time_pairs(replace(plan, executor=executor), [task.shard for task in alike]) as (_, each):
             pass
     except Exception as error:  # whatever it is, the worker of a shard will report it
         log.debug("the cost cannot be measured: %s", error)
@@ -196,7 +139,7 @@ def _forecast(plan: Plan, run: Path, tasks: Sequence[Task], engine: Engine, left
 
 
 @contextmanager
-def timed(plan: Plan, shards: Sequence[Shard]) -> Iterator[tuple[Run, dict[str, float]]]:
+def time_pairs(plan: Plan, shards: Sequence[Shard]) -> Iterator[tuple[Run, dict[str, float]]]:
     """Scores a few pairs of some shards; yields a run that is then deleted, and the seconds per pair of each node."""
     from tamis.run.local import Local
 
@@ -205,7 +148,7 @@ def timed(plan: Plan, shards: Sequence[Shard]) -> Iterator[tuple[Run, dict[str, 
         for pairs in (_WARMS_UP, _TIMED):  # the first batch of a network is slow
             each = -(-pairs // len(some))
             pool = replace(plan.pool, shards=tuple(replace(shard, most=each) for shard in some))
-            sample = partial(replace, plan, pool=pool, within=None)
+            sample = replace(plan, pool=pool, within=None)
             run = fill(Path(folder) / f"{pairs}", sample, {}, Local(1), quiet=True)
         status = read_record(Path(folder) / f"{pairs}" / "status.json")
         took = {name: seconds / max(status["rows"], 1) for name, seconds in status["took"].items()}
@@ -264,7 +207,7 @@ def _warn_of_changes(run: Run, pool: Pool) -> None:
         log.warning(text, plural(len(changed), "shard"), run.index_path(changed[0]))
 
 
-def _failed_before(path: Path, pool: Pool) -> tuple[dict[str, str], frozenset[str]]:
+def _read_failures(path: Path, pool: Pool) -> tuple[dict[str, str], frozenset[str]]:
     """Returns the errors of shards that failed earlier, and those that were cut and whose files have changed since.
 
     Removes records of shards that left the pool with their file, and of shards whose parts exist.
@@ -277,7 +220,7 @@ def _failed_before(path: Path, pool: Pool) -> tuple[dict[str, str], frozenset[st
             gone = not is_remote(record["url"]) and not os.path.exists(record["url"])
             if gone and not record.get("cut"):  # else its index lacks rows
                 failure_path(path, name).unlink(missing_ok=True)
-        elif record.get("lacking") is not None and not record.get("cut") and not still_lacking(path, record):
+        elif record.get("lacking") is not None and not record.get("cut") and not list_lacking(path, record):
             failure_path(path, name).unlink(missing_ok=True)  # the parts exist by now
         else:
             failed[name] = record["error"]

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import re
 import signal
 import threading
 import time
@@ -21,14 +22,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import xxhash
 
@@ -38,15 +39,12 @@ from tamis.pool.files import is_remote
 from tamis.processes import die_with_parent
 from tamis.remote import known_secrets, take_secrets
 from tamis.run.device_process import DeviceProcess, RemoteExecutor
-from tamis.run.failures import ShardReport, error_of, record, recorded
+from tamis.run.engine import EngineProgress
 from tamis.run.plan import Plan, Task
-from tamis.run.ranks import Rank
+from tamis.run.progress import ShardReport, error_of, failure_tags, record
 from tamis.run.shard import Progress, ShardWorker
 from tamis.storage import can_put_if_absent
 from tamis.store.claims import CLAIMS, being_done
-
-if TYPE_CHECKING:
-    from tamis.run.fill import EngineProgress
 
 #: The most memory that a worker which reads and decodes takes: see `tamis.run.shard`.
 _WORKER_BYTES = 1 << 30
@@ -69,33 +67,92 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
+class Rank:
+    """One of the processes that share a run."""
+
+    number: int = 0
+    world: int = 1
+    local: tuple[int, int] = (0, 1)  # number and world among the ranks of this machine, which share its GPUs and cores
+    cores: int | None = None  # for each rank; None: an equal share of the machine's
+    own_gpus: bool = False  # a rank sees its own GPUs only
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.number < self.world:
+            raise StopError(f"rank {self.number} of {self.world} is not possible: ranks are 0 to {self.world - 1}")
+
+
+def rank_of(environment: Mapping[str, str] = os.environ, *, rank: int | None = None, world: int | None = None) -> Rank:
+    """Returns which rank this process is: from the options, else from torchrun's or Slurm's variables.
+
+    In a Slurm array: rank = array task x processes per task + process.
+
+    Raises:
+        StopError: nothing gives the rank, or the numbers make no sense.
+    """
+    if rank is not None and world is not None:
+        return Rank(rank, world)
+    if rank is not None or world is not None:
+        raise StopError("--rank and --world belong together: --rank 0 --world 8 is the first of eight ranks")
+
+    def number(name: str, default: int | None = None) -> int:
+        # SLURM_TASKS_PER_NODE looks like "4(x2),3": the first machine stands for all.
+        value = re.match(r"\d+(?![^(,])", environment.get(name, ""))
+        if value is None and default is None:
+            raise StopError(f"the variable {name} must be a whole number, it is {environment.get(name)!r}")
+        return int(value[0]) if value else int(default or 0)
+
+    ours = None
+    if {"RANK", "WORLD_SIZE"} <= environment.keys():
+        ours = Rank(number("RANK"), number("WORLD_SIZE"), (number("LOCAL_RANK", 0), number("LOCAL_WORLD_SIZE", 1)))
+    elif {"SLURM_PROCID", "SLURM_NTASKS"} <= environment.keys():
+        local = number("SLURM_LOCALID", 0)
+        tasks = number("SLURM_STEP_TASKS_PER_NODE", 0) or number("SLURM_TASKS_PER_NODE", 1)
+        ours = Rank(
+            number("SLURM_PROCID"),
+            number("SLURM_NTASKS"),
+            (local, max(tasks, local + 1)),
+            cores=number("SLURM_CPUS_PER_TASK", 0) or None,
+            own_gpus="SLURM_GPUS_PER_TASK" in environment,
+        )
+    if "SLURM_ARRAY_TASK_ID" in environment:
+        ours = ours or Rank()
+        step = max(1, number("SLURM_ARRAY_TASK_STEP"))
+        task = (number("SLURM_ARRAY_TASK_ID") - number("SLURM_ARRAY_TASK_MIN")) // step
+        rank, world = task * ours.world + ours.number, number("SLURM_ARRAY_TASK_COUNT") * ours.world
+        return replace(ours, number=rank, world=world)
+    if ours is None:
+        raise StopError("which rank is this process? Start it with srun or torchrun, or use --rank 0 --world 8")
+    return ours
+
+
+@dataclass(frozen=True)
 class Local:
     """Engine: worker processes on this machine, for one command or for one rank of several."""
 
-    away: ClassVar[bool] = False
+    remote: ClassVar[bool] = False
     workers: int | None = None  # 1 works in this process. None: one per GPU, or 1
     rank: Rank | None = None  # which rank this is; None: there are no others
     # Started by the command line. Then `workers` None means one per core (memory permitting) when feeding GPUs or only
     # reading, and plug-ins always run in a child process, so that their exit does not end the command.
     command: bool = False
     # True: one process per device runs the networks for all workers. None: if there are more workers than GPUs.
-    served: bool | None = None
+    one_process_per_device: bool | None = None
 
     @property
     def suffix(self) -> str:
         return "" if self.rank is None else f"-rank{self.rank.number}"
 
-    def reading(self) -> AbstractContextManager[None]:
+    def cluster_reader(self) -> AbstractContextManager[None]:
         return nullcontext()
 
     def __call__(self, plan: Plan, run: Path, tasks: Sequence[Task], progress: EngineProgress) -> Iterator[ShardReport]:
         rank = self.rank or Rank()
         own = {shard.name for shard in plan.pool.shards[rank.number :: rank.world]}
-        failed_before = recorded(run)
+        failed_before = failure_tags(run)
         pending = {task.shard.name for task in tasks}
         batch = [task for task in tasks if task.shard.name in own]
         wait = _LOOK_SECONDS
-        with self._started(plan, run, tasks) as workers:
+        with self._start_workers(plan, run, tasks) as workers:
             while True:
                 for report in workers.execute(batch, progress):
                     if not report.elsewhere:
@@ -108,7 +165,7 @@ class Local:
                     return
                 missing = {task.shard.name: task for task in plan.tasks(run) if task.shard.name in pending}
                 # Only ranks share a plan, so only their errors count here.
-                now = recorded(run) if self.rank is not None else {}
+                now = failure_tags(run) if self.rank is not None else {}
                 failed = {name for name, tag in now.items() if tag != failed_before.get(name)}
                 for name in sorted(pending & failed | pending - missing.keys()):  # finished by others
                     pending.discard(name)
@@ -138,11 +195,11 @@ class Local:
         visible = visible_devices(plan.device)
         devices = visible if rank.own_gpus else visible[number::engines] or [visible[number % len(visible)]]
         available = min(cores(), rank.cores or max(1, cores() // engines))
-        size = min(self.workers or self._fitting(plan, devices, available, tasks), max(1, len(tasks)))
+        size = min(self.workers or self._count_workers(plan, devices, available, tasks), max(1, len(tasks)))
         return devices, available, size
 
     @contextmanager
-    def _started(self, plan: Plan, run: Path, tasks: Sequence[Task]) -> Iterator[Workers]:
+    def _start_workers(self, plan: Plan, run: Path, tasks: Sequence[Task]) -> Iterator[Workers]:
         """Provides workers that keep their models while the block runs, at most one for each task."""
         engines, (devices, available, size) = (self.rank or Rank()).local[1], self._sizes(plan, tasks)
         each = max(1, available // size)
@@ -151,11 +208,12 @@ class Local:
         if size == 1 and not (self.command and plan.plugins):
             yield Workers([ShardWorker(plans[0], run, decoders=decoders(each))])
             return
-        served = (plan.device.kind != "cpu" and size > len(devices)) if self.served is None else self.served
-        with worker_processes(plans, run, size, decoders(each), served=served) as workers:
+        shared = self.one_process_per_device
+        shared = (plan.device.kind != "cpu" and size > len(devices)) if shared is None else shared
+        with worker_processes(plans, run, size, decoders(each), shared=shared) as workers:
             yield workers
 
-    def _fitting(self, plan: Plan, devices: Sequence[str], available: int, tasks: Sequence[Task]) -> int:
+    def _count_workers(self, plan: Plan, devices: Sequence[str], available: int, tasks: Sequence[Task]) -> int:
         on_cpu = plan.device.kind == "cpu"
         computes = any(not node.host for node in plan.nodes)
         if not self.command or (on_cpu and computes):  # torch uses all cores by itself
@@ -222,17 +280,14 @@ class Workers:
 
 
 @contextmanager
-def worker_processes(plans: Sequence[Plan], run: Path, size: int, decoders: int, *, served: bool) -> Iterator[Workers]:
-    """Provides worker processes that share the devices of some plans.
-
-    If `served`, one more process per device runs the networks for them.
-    """
+def worker_processes(plans: Sequence[Plan], run: Path, size: int, decoders: int, *, shared: bool) -> Iterator[Workers]:
+    """Provides workers for the devices of some plans; if `shared`, one more process per device runs their networks."""
     with ExitStack() as stack:
-        addresses = [stack.enter_context(closing(DeviceProcess(plan.device))).address for plan in plans if served]
+        addresses = [stack.enter_context(closing(DeviceProcess(plan.device))).address for plan in plans if shared]
         workers = []
         for number in range(size):
             at = number % len(plans)
-            worker = WorkerProcess(plans[at], run, decoders, addresses[at] if served else None)
+            worker = WorkerProcess(plans[at], run, decoders, addresses[at] if shared else None)
             workers.append(stack.enter_context(closing(worker)))
         yield Workers(workers)
 
@@ -269,7 +324,7 @@ class WorkerProcess:
             if isinstance(message, ShardReport):
                 return message
             progress(message)
-        report = ShardReport(shard=task.shard.name, seconds=time.perf_counter() - start, error=self._death())
+        report = ShardReport(shard=task.shard.name, seconds=time.perf_counter() - start, error=self._describe_death())
         record(self._run, task, report)
         return report
 
@@ -292,7 +347,7 @@ class WorkerProcess:
             self._process.start()
         there.close()
 
-    def _death(self) -> str:
+    def _describe_death(self) -> str:
         assert self._process is not None
         self._process.join(timeout=5)
         code = self._process.exitcode

@@ -11,13 +11,14 @@ from typing import Any, ClassVar
 from tamis import __version__
 from tamis.arrays import Mask
 from tamis.data import KEEPS, Column, Device, Node, Sample, Samples, Signal, references, settings
-from tamis.errors import DamageError, RecipeError, unknown_message
+from tamis.errors import DamageError, RecipeError, RunError, unknown_message
 from tamis.features.sources import Captions, DecodedImages, Dimensions, HiddenContents, Transparencies
 from tamis.graph import Executor, Identities, model_digest, topological
 from tamis.pool import Pool, Shard
 from tamis.pool.source import IMAGE_EXTENSIONS
 from tamis.signals.file_hash import FileHash
 from tamis.storage import files
+from tamis.store import Run, manifest
 from tamis.store.manifest import description_of, read_description
 from tamis.store.parts import asked_of, covered, lacks_side_files
 
@@ -90,6 +91,7 @@ class Plan:
     pool: Pool
     signals: tuple[tuple[str, Signal], ...]  # each with its label
     keep: tuple[str, ...] = ()  # kinds of features to store, of `KEEPS`
+    grow: bool = False  # a run of another pool may get this pool's shards
     identities: Identities = field(default_factory=lambda: Identities(Device()))
     fields: tuple[str, ...] | None = None  # json fields in the index; the others become parts of their own. None: all
     within: Within | None = field(default=None, compare=False)  # score only these rows, of shards with an index
@@ -107,6 +109,21 @@ class Plan:
             for _, signal in self.signals:
                 if DecodedImages() in topological([signal]):
                     raise RecipeError(f"{signal.name} needs images, {self.pool.spec.paths[0]} holds none: use tars")
+
+    def for_run(self, run: Path) -> Plan:
+        """Returns the plan with the labels and the fields of a run as it is now, which another command may change.
+
+        Raises StopError if the pool does not go with this folder, or a label or a field belongs to something else.
+        """
+        manifest.check_folder(run, self.pool)
+        manifest.check_pool(run, self.pool, grow=self.grow)
+        indexed, later = manifest.fields_of(run)
+        if indexed is not None and (new := set(self.pool.spec.fields) - {*indexed, *later}):
+            opened = Run(run)
+            for name in sorted(new & {*opened.scores, *opened.columns}):
+                raise RunError(f"the field {name!r} cannot be added to {run}: it would hide a score of that name")
+        signals = _with_labels(self.signals, manifest.labels_of(run), self.identities)
+        return replace(self, signals=tuple(signals), fields=indexed)
 
     @property
     def device(self) -> Device:
@@ -145,7 +162,7 @@ class Plan:
             outputs.setdefault(folder, Output("scores", folder, signal, label))
         nodes = topological([signal for _, signal in self.signals])
         features = [node for node in nodes if node.stored_as in self.keep]
-        return (*outputs.values(), *map(self._stored, [*self.pool.features, *features]))
+        return (*outputs.values(), *map(self._stored_output, [*self.pool.features, *features]))
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
@@ -171,9 +188,9 @@ class Plan:
     @cached_property
     def storable(self) -> Mapping[Node, Output]:
         """The nodes whose values may already be stored in the run, with the part that holds them."""
-        return {node: self._stored(node) for node in self.nodes if node.stored_as}
+        return {node: self._stored_output(node) for node in self.nodes if node.stored_as}
 
-    def _stored(self, node: Node) -> Output:
+    def _stored_output(self, node: Node) -> Output:
         assert node.stored_as is not None
         return Output(node.stored_as, f"{node.stored_as}/{self.identities.stem(node)}", node)
 
@@ -246,7 +263,7 @@ def _lacks(path: Path, rows: Mask | None) -> bool:
         return True
 
 
-def with_labels(
+def _with_labels(
     signals: Sequence[tuple[str, Signal]], known: Mapping[str, str], identities: Identities
 ) -> list[tuple[str, Signal]]:
     """Gives every signal a label: the requested one unless "", else its name, else name and part of its fingerprint.

@@ -20,22 +20,20 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from tamis.errors import StopError, TamisError, require
 from tamis.models.device import cores
 from tamis.pool import Shard
 from tamis.processes import in_order
 from tamis.remote import known_secrets, take_secrets
-from tamis.run.failures import ShardReport, record
+from tamis.run.engine import EngineProgress
 from tamis.run.local import Workers, decoders, feeders, worker_processes
 from tamis.run.plan import Plan, Task
+from tamis.run.progress import ShardReport, record
 from tamis.run.shard import ShardWorker
 from tamis.storage import location
 from tamis.store.table import ClusterReader
-
-if TYPE_CHECKING:
-    from tamis.run.fill import EngineProgress
 
 log = logging.getLogger(__name__)
 
@@ -60,10 +58,10 @@ class Ray:
     workers: int | None = None
     # True: each actor has a reading and decoding worker for each of its cores, and a process that runs the networks for
     # them (device_process.py). None: if actors have GPUs.
-    served: bool | None = None
+    one_process_per_device: bool | None = None
 
     @property
-    def away(self) -> bool:
+    def remote(self) -> bool:
         return self.address is not None
 
     def speed(self, plan: Plan, tasks: Sequence[Task]) -> float:
@@ -76,7 +74,7 @@ class Ray:
             return
         on_cpu = plan.device.kind == "cpu"
         cpus = self.workers * _cpus(plan, self.workers, None) if self.workers and on_cpu else None
-        with _connected(ray, self.address, cpus):
+        with _connect(ray, self.address, cpus):
             fleet = _Fleet(ray, plan.without_shards(), run.absolute(), self, progress, deque(tasks))
             try:
                 yield from fleet.work()
@@ -85,9 +83,9 @@ class Ray:
                     ray.kill(worker.actor)
 
     @contextmanager
-    def reading(self) -> Iterator[ClusterReader]:
+    def cluster_reader(self) -> Iterator[ClusterReader]:
         ray = _ray()
-        with _connected(ray, self.address, self.workers):
+        with _connect(ray, self.address, self.workers):
             yield partial(_run_on_cluster, ray, self.workers)
 
 
@@ -97,7 +95,7 @@ def _ray() -> Any:
 
 
 @contextmanager
-def _connected(ray: Any, address: str | None, cpus: int | None) -> Iterator[None]:
+def _connect(ray: Any, address: str | None, cpus: int | None) -> Iterator[None]:
     """Provides a Ray while the block runs: the caller's, a cluster's, or one that is started here."""
     if ray.is_initialized():
         yield
@@ -185,13 +183,13 @@ def share_of_node() -> tuple[int, int]:
 class Worker:
     """The actor: does shards, one at a time or as many at once as it has workers of its own."""
 
-    def __init__(self, plan: Plan, where: str, threads: int, hidden: Mapping[str, str], served: bool) -> None:
+    def __init__(self, plan: Plan, where: str, threads: int, hidden: Mapping[str, str], shared: bool) -> None:
         take_secrets(hidden)
         run = location(where)
         available, gpus = share_of_node()
         if plan.device.kind == "cpu":
             available = threads
-        size = min(feeders(available, gpus), _MOST_AT_ONCE) if served else 1
+        size = min(feeders(available, gpus), _MOST_AT_ONCE) if shared else 1
         each = max(1, available // size)
         self.plan = plan.on(plan.device.kind.partition(":")[0], (plan.device.threads or each) if size > 1 else threads)
         self.rows: dict[str, int] = {}
@@ -199,7 +197,7 @@ class Worker:
         if size == 1:
             self.workers = Workers([ShardWorker(self.plan, run, decoders=available)])
         else:
-            processes = worker_processes([self.plan], run, size, decoders(each), served=True)
+            processes = worker_processes([self.plan], run, size, decoders(each), shared=True)
             self.workers = self.processes.enter_context(processes)
 
     def ready(self) -> int:
@@ -243,12 +241,12 @@ class _Fleet:
         self.ray, self.run, self.engine, self.progress, self.waiting = ray, run, engine, progress, waiting
         on_cpu = plan.device.kind == "cpu"
         self.cpus, self.gpus = _cpus(plan, engine.workers, engine.address), 0 if on_cpu else 1
-        served = not on_cpu if engine.served is None else engine.served
-        threads = {"max_concurrency": _MOST_AT_ONCE} if served else {}  # otherwise networks stay in one thread
+        shared = not on_cpu if engine.one_process_per_device is None else engine.one_process_per_device
+        threads = {"max_concurrency": _MOST_AT_ONCE} if shared else {}  # otherwise networks stay in one thread
         self.kind = ray.remote(concurrency_groups={_ASIDE: 1})(Worker).options(
             max_restarts=-1, max_task_retries=1, num_cpus=self.cpus, num_gpus=self.gpus, **threads
         )
-        self.arguments = (ray.put(plan), str(run), self.cpus, known_secrets(), served)
+        self.arguments = (ray.put(plan), str(run), self.cpus, known_secrets(), shared)
         self.actors: list[_Actor] = []
         self.counted: dict[str, int] = {}  # samples that `progress` knows of, by unfinished shard
         self.heard_at = time.monotonic()
@@ -267,7 +265,7 @@ class _Fleet:
             for ref in done:
                 self.heard_at = time.monotonic()
                 if ref is refs[ref].starting:
-                    self._started(refs[ref])
+                    self._note_start(refs[ref])
                 elif (report := self._report(refs[ref], ref)) is not None:
                     yield report
 
@@ -290,7 +288,7 @@ class _Fleet:
                 self.cpus, self.gpus, self.ray.available_resources(),
             )  # fmt: skip
 
-    def _started(self, actor: _Actor) -> None:
+    def _note_start(self, actor: _Actor) -> None:
         try:
             actor.at_once, actor.starting = self.ray.get(actor.starting), None
         except self.ray.exceptions.RayError as error:

@@ -1,6 +1,6 @@
 """One shard: read once, decoded once, and every missing part made from that.
 
-`BatchReader` yields decoded batches, and `_ahead` keeps a few ready. `ShardWorker` computes the nodes and writes the
+`BatchReader` yields decoded batches, and `_prepare_ahead` keeps a few ready. `ShardWorker` computes nodes and writes
 parts; nodes that use the model's device run in the caller's thread.
 """
 
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
@@ -19,21 +19,22 @@ from typing import Any
 import numpy as np
 
 from tamis.arrays import Mask, Rows
-from tamis.data import Member, Node, Sample, Samples, Signal
+from tamis.data import Node, Sample, Samples, Signal
 from tamis.errors import DamageError, ScatteredError, ShardError, SignalError, StopError, UnreachedError, first_line
 from tamis.features.sources import DecodedImages
 from tamis.graph import Executor, Fault, Values, topological
 from tamis.ids import image_xxh3, json_digest
 from tamis.pool.images import fill_pixels, undisturbed, weighed
-from tamis.pool.source import Absence, Problem, SampleReader
+from tamis.pool.source import Absence, Problem
 from tamis.processes import prefetched
 from tamis.remote import unreached
-from tamis.run.failures import READING, ShardReport, cut_before, record
 from tamis.run.plan import Output, Plan, Task
+from tamis.run.progress import READING, ShardReport, cut_before, record
 from tamis.store import parts, tags
 from tamis.store.claims import claim_shard
 from tamis.store.manifest import forget
 from tamis.store.parts import write_side_files
+from tamis.store.reread import read_images_again
 from tamis.store.writers import (
     IndexWriter,
     PartWriter,
@@ -45,8 +46,6 @@ from tamis.store.writers import (
 )
 
 Writers = dict[Output, PartWriter]
-#: A sample of the index, its row, its other facts, and the members of its file to read.
-_Again = tuple[Sample, int, Mapping[str, Any], Sequence[Member]]
 Progress = Callable[[int], None]  # gets the number of samples of every finished batch
 
 #: Seconds before retrying a claimed shard.
@@ -60,7 +59,6 @@ _TOGETHER = 8  # images per group to decode, or two per thread if that is more
 _TOGETHER_BYTES = 128 << 20  # most bytes of a group, read and decoded; a larger image is decoded alone
 _BATCH_BYTES = 256 << 20  # most bytes of a batch, read and decoded; large images make smaller batches
 _HELD_BYTES = 384 << 20  # most bytes of all batches that wait, and of the one in use
-_AGAIN, _AGAIN_BYTES = 256, 32 << 20  # single rows that are read together, and about the most bytes of them
 _CAPTIONS = 1024  # samples of a batch without images: captions are short, and sorting them by length pays
 
 
@@ -99,7 +97,7 @@ class ShardWorker:
     def _make_missing(self, task: Task, progress: Progress, report: ShardReport) -> SignalError | None:
         """Makes the parts still missing; reports errors, and returns the error of a signal that broke a promise."""
         try:
-            missing = self._missing(task)
+            missing = self._find_missing(task)
             # Their side files may still be missing.
             for output in set(task.outputs).difference(*(some.outputs for some in missing)):
                 write_side_files(self.run / output.folder, output.node, self.plan.device)
@@ -116,7 +114,7 @@ class ShardWorker:
             report.detail = traceback.format_exc()
         return None
 
-    def _missing(self, task: Task) -> list[Task]:
+    def _find_missing(self, task: Task) -> list[Task]:
         """Returns what is still missing of a task, by rows: another process may have made some since the plan."""
         paths = {output: output.path(self.run, task.shard.name) for output in task.outputs}
         for output, path in paths.items():
@@ -135,7 +133,7 @@ class ShardWorker:
         return list(missing.values())
 
     def _make(self, task: Task, progress: Progress, report: ShardReport) -> SignalError | None:
-        stored = self._stored(task)
+        stored = self._read_stored(task)
         empty: Values = {Samples(): [], **{node: rows[:0] for node, rows in stored.items()}}
         nobody = task.rows is not None and not task.rows.any()
         nodes = [] if nobody else topological([one.node for one in task.outputs if one.node is not None], empty)
@@ -143,12 +141,12 @@ class ShardWorker:
         making_index = any(output.kind == "index" for output in task.outputs)
         reads_file = making_index or reads_files(nodes)
         # The stamp is taken before reading, so that a change in the middle is noticed later.
-        stamp = _stamp(task) if making_index else parts.index_facts(self._index(task)).stamp
+        stamp = _stamp(task) if making_index else parts.index_facts(self._index_path(task)).stamp
         writers = {output: self._writer(output, task, stamp) for output in task.outputs}
-        kept = self._unfinished(task, stamp, stored, writers)
+        kept = self._open_unfinished(task, stamp, stored, writers)
         before, done = report.rows, len(kept.uids)
         report.rows, report.statuses = before + done, report.statuses + kept.statuses
-        reader = BatchReader(self.plan, task, self._index(task), self.decoders, kept)
+        reader = BatchReader(self.plan, task, self._index_path(task), self.decoders, kept)
         if making_index:
             # The index says of every image whether it decodes, whichever signals run first. A header does not tell.
             batches = reader.from_file(decodes=True, keeps_pixels=reads_files(nodes))
@@ -156,9 +154,9 @@ class ShardWorker:
             batches = reader.as_indexed(decodes=DecodedImages() in nodes) if reads_file else reader.from_index()
             reads_file = reads_file and task.rows is None  # else it is not read to its end
         faults: dict[Node, Fault] = {}
-        prepare = self._preparing([node for node in nodes if node.host], stored, faults, done)
+        prepare = self._make_prepare([node for node in nodes if node.host], stored, faults, done)
         try:
-            for values, samples in _ahead(batches, prepare, report):
+            for values, samples in _prepare_ahead(batches, prepare, report):
                 self.executor.compute(nodes, values, faults)
                 _add(writers, values, samples)
                 if not faults:  # do not save rows with a fault: a retry must recompute them
@@ -170,7 +168,7 @@ class ShardWorker:
             kept.drop()
             raise
         ending = reader.ending
-        again = making_index and self._index(task).is_file()
+        again = making_index and self._index_path(task).is_file()
         no_parts = report.rows == before or again or isinstance(ending, UnreachedError | ScatteredError)
         if ending is not None and no_parts:
             raise ending  # so that the next run tries again: the file may be fine, or the rows are halves of samples
@@ -189,7 +187,7 @@ class ShardWorker:
             report.left_out = task.shard.left_out
         return _report_faults(faults, report)
 
-    def _unfinished(self, task: Task, stamp: str, stored: dict[Node, Any], writers: Writers) -> Unfinished:
+    def _open_unfinished(self, task: Task, stamp: str, stored: dict[Node, Any], writers: Writers) -> Unfinished:
         what = {  # saved rows can be used if these are the same
             "outputs": [output.folder for output in task.outputs],
             "given": sorted(self.plan.storable[node].folder for node in stored),
@@ -200,7 +198,7 @@ class ShardWorker:
         by_path = {output.path(self.run, task.shard.name): writer for output, writer in writers.items()}
         return Unfinished(self.run, task.shard.name, stamp, what, by_path)
 
-    def _preparing(
+    def _make_prepare(
         self, host: Sequence[Node], stored: dict[Node, Any], faults: dict[Node, Fault], row: int
     ) -> Callable[[list[Sample]], Values]:
         """Returns a function that computes the host nodes of a batch; batches come in order from `row`."""
@@ -227,12 +225,12 @@ class ShardWorker:
             return ScoreWriter(output.node, task.rows, task.outside)
         return RowsWriter() if output.kind == "embeddings" else TextsWriter()
 
-    def _stored(self, task: Task) -> dict[Node, Any]:
+    def _read_stored(self, task: Task) -> dict[Node, Any]:
         """Returns the shard's features that are on disk and need not be computed."""
         if any(output.kind == "index" for output in task.outputs):
             return {}  # rows may have changed
         missing = {output.folder for output in task.outputs}
-        owner = parts.index_facts(self._index(task))
+        owner = parts.index_facts(self._index_path(task))
         features: dict[Node, Any] = {}
         for node, output in self.plan.storable.items():
             path = output.path(self.run, task.shard.name)
@@ -253,9 +251,9 @@ class ShardWorker:
                 forget(self.run, [task.shard.name])  # parts of the old rows
             if output.node not in faults:
                 write_side_files(path.parent, output.node, self.plan.device)
-                writer.write(path, "" if output.kind == "index" else parts.index_facts(self._index(task)).uids)
+                writer.write(path, "" if output.kind == "index" else parts.index_facts(self._index_path(task)).uids)
 
-    def _index(self, task: Task) -> Path:
+    def _index_path(self, task: Task) -> Path:
         return self.run / "index" / f"{task.shard.name}.parquet"
 
 
@@ -367,22 +365,22 @@ class BatchReader:
         for batch in self.from_file(decodes=decodes):
             for number, sample in enumerate(batch, start):
                 if number >= len(rows):
-                    raise self._changed(f"more samples than its index, {len(rows):,}")
+                    raise self._error_of_change(f"more samples than its index, {len(rows):,}")
                 self._compare(number, sample, rows[number])
             start += len(batch)
             yield batch
         if start < len(rows) and self.ending is not None:
             raise self.ending
         if start != len(rows):
-            raise self._changed(f"{start:,} samples, its index {len(rows):,}")
+            raise self._error_of_change(f"{start:,} samples, its index {len(rows):,}")
 
     def from_index(self) -> Iterator[list[Sample]]:
         """Yields batches of samples from the index: all but the image."""
-        samples = iter(self._indexed())
+        samples = iter(self._read_index())
         while batch := list(islice(samples, max(_CAPTIONS, self.plan.device.batch_size))):
             yield batch
 
-    def _indexed(self) -> list[Sample]:
+    def _read_index(self) -> list[Sample]:
         """Returns the samples to do from the index, without their images."""
         samples = parts.read_samples(self.index, self.plan.pool.spec.fields)
         if self.rows is not None:
@@ -393,45 +391,24 @@ class BatchReader:
 
     def _samples(self) -> Iterator[Sample]:
         if self.rows is None:
-            yield from self._until_error()
+            yield from self._read_until_error()
             return
-        samples, rows = self._indexed(), np.flatnonzero(self.rows)[len(self.kept.uids) :]
+        samples, rows = self._read_index(), np.flatnonzero(self.rows)[len(self.kept.uids) :]
         if self.plan.pool.has_images:
-            yield from self._with_images(samples, rows)
+            yield from self._read_images(samples, rows)
         else:
             yield from samples
 
-    def _with_images(self, samples: Sequence[Sample], rows: Rows) -> Iterator[Sample]:
+    def _read_images(self, samples: Sequence[Sample], rows: Rows) -> Iterator[Sample]:
         """Yields samples with the bytes of their images, and reads no others of the file."""
-        from tamis.store.stream import COMPARED
-
-        facts = parts.read_columns(self.index, [*COMPARED, "members"]).take(rows).to_pylist()
-        group: list[_Again] = []
-        held = 0
-        with closing(self.shard.reader(whole=False, keep_open=True)) as reader:
-            for sample, row, was in zip(samples, rows.tolist(), facts, strict=True):
-                members = [Member(**part) for part in was["members"]]
-                image = self.shard.image_member(members) if was["image_xxh3"] is not None else None
-                wanted = [] if image is None else [image, *self.shard.text_members(members)]
-                group.append((sample, row, was, wanted))
-                held += sum(member.size for member in wanted)
-                if len(group) >= _AGAIN or held >= _AGAIN_BYTES:
-                    yield from self._read_again(reader, group)
-                    group, held = [], 0
-            yield from self._read_again(reader, group)
-
-    def _read_again(self, reader: SampleReader, group: Sequence[_Again]) -> Iterator[Sample]:
-        from tamis.store.stream import difference
-
-        some = [(row, members, was["caption"]) for _, row, was, members in group if members]
-        answers = iter(reader.read(*map(list, zip(*some, strict=True))) if some else ())
         image, digest = None, None  # of the last: the next may be another caption of it
-        for sample, row, was, members in group:
-            if members:
-                found = next(answers)
-                how = found.reason if isinstance(found, Problem) else difference(found.sample, was)
-                if isinstance(found, Problem) or how or found.sample.image is None:
-                    raise self._changed(f"another sample in row {row:,}: {how or 'it has no image'}")
+        for sample, row, (was, found) in zip(
+            samples, rows.tolist(), read_images_again(self.shard, self.index, rows), strict=True
+        ):
+            if found is not None:
+                if isinstance(found, Problem) or found.sample.image is None:
+                    how = found.reason if isinstance(found, Problem) else "it has no image"
+                    raise self._error_of_change(f"another sample in row {row:,}: {how}")
                 image, digest = image if digest == was["image_xxh3"] else found.sample.image, was["image_xxh3"]
                 sample.image, sample.given = image, {**found.sample.given, **sample.given}
             yield sample
@@ -448,13 +425,13 @@ class BatchReader:
         if now != was:
             name = next(name for name in now if now[name] != was[name])
             new, old = (repr(str(row[name])[:60]) for row in (now, was))
-            raise self._changed(f"another {name} in row {number:,} ({new}, was {old})")
+            raise self._error_of_change(f"another {name} in row {number:,} ({new}, was {old})")
 
-    def _changed(self, how: str) -> ShardError:
+    def _error_of_change(self, how: str) -> ShardError:
         name = self.shard.name
         return ShardError(f"the shard {name} now has {how}: restore its file, or delete {self.index} to read it again")
 
-    def _until_error(self) -> Iterator[Sample]:
+    def _read_until_error(self) -> Iterator[Sample]:
         absence, done = Absence(self.plan.required), len(self.kept.uids)  # `absence` fills up as samples pass
         try:
             for number, sample in enumerate(self.shard.samples()):
@@ -469,7 +446,7 @@ class BatchReader:
             self.ending = error
 
 
-def _ahead(
+def _prepare_ahead(
     batches: Iterator[list[Sample]], prepare: Callable[[list[Sample]], Values], report: ShardReport
 ) -> Iterator[tuple[Values, list[Sample]]]:
     """Yields batches that a thread prepares, a few ahead, with their samples; reports the time spent waiting."""

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import takewhile
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -174,6 +175,19 @@ class ReadsPool(ReadsColumns):
 
 
 @dataclass(frozen=True)
+class Unscored:
+    """Rows that a step looks at, and whose scores in a column were not requested yet."""
+
+    step: Step
+    column: str
+    rows: Mask
+
+    def __str__(self) -> str:
+        rows = f"{int(np.count_nonzero(self.rows)):,} rows whose {self.column!r} is not scored yet"
+        return f"{self.step.name}: '{describe(self.step)}' looks at {rows}"
+
+
+@dataclass(frozen=True)
 class Outcome:
     """What all steps of a recipe leave of a table.
 
@@ -185,6 +199,7 @@ class Outcome:
         reasons: the reason of code 1, of code 2, and so on, each with the number of its step.
         cuts: the thresholds on scores, in the order of the steps.
         times, caption: as in `Selection`; None: every kept row once, with its alt-text.
+        unscored: why no more steps were applied: the next one looks at rows that are not scored yet. None: all were.
     """
 
     keep: Mask
@@ -194,6 +209,7 @@ class Outcome:
     cuts: tuple[Cut, ...] = ()
     times: Times | None = None
     caption: Captions | None = None
+    unscored: Unscored | None = None
 
 
 def describe(step: Any) -> str:
@@ -251,30 +267,14 @@ class Drops:
         return Selection(self.keep, counts, self.codes, tuple(self.reasons), cut, facts or {}, tuple(self.cuts))
 
 
-class NotAskedError(RecipeError):
-    """Steps look at rows that nobody asked a signal to judge.
-
-    Attributes:
-        step: the first such step.
-        column: the first such column.
-        rows: (rows,) bool, the rows.
-    """
-
-    def __init__(self, step: Step, column: str, rows: Mask) -> None:
-        self.step, self.column, self.rows = step, column, rows
-        super().__init__(
-            f"{step.name}: '{describe(step)}' looks at {int(np.count_nonzero(rows)):,} rows whose {column!r} nobody "
-            "asked for"
-        )
-
-
-def _check_asked(step: Step, table: Table) -> None:
-    """Raises NotAskedError if a step looks at rows of a column that nobody asked for."""
+def _find_unscored(step: Step, table: Table) -> Unscored | None:
+    """Returns the first column of a step with rows that it looks at and that are not scored yet."""
     for name in () if hasattr(step, "parts") else sorted(step.reads):  # parts are checked one by one
         if (asked := table.asked(name)) is not None:
             rows = ~asked if name in getattr(step, "poolwide", step.reads) else table.candidates & ~asked
             if rows.any():
-                raise NotAskedError(step, name, rows)
+                return Unscored(step, name, rows)
+    return None
 
 
 def only_score(reasons: Iterable[Reason]) -> str | None:
@@ -363,13 +363,15 @@ class Blockwise(ABC):
     """Base class of the steps that decide block by block, so that a pool's columns need not fit into memory."""
 
     @abstractmethod
-    def fit(self, table: Table) -> Rule:
+    def fit(self, table: Table) -> Rule | Unscored:
         """Looks at the pool, block by block, and returns how to decide; raises what `Step.select` raises."""
 
     def select(self, table: Table) -> Selection:
         """Decides about the candidates of the table: see `Step.select`."""
-        dropped = _Dropped(table)
-        return replace(dropped.apply(self, self.fit(table)), keep=dropped[:], dropped_by=dropped.codes[:])
+        dropped, rule = _Dropped(table), self.fit(table)
+        if isinstance(rule, Unscored):
+            raise RecipeError(str(rule))
+        return replace(dropped.apply(self, rule), keep=dropped[:], dropped_by=dropped.codes[:])
 
 
 class _Dropped:
@@ -454,19 +456,23 @@ def run_steps(table: Table, steps: Sequence[Step]) -> Outcome:
         steps: what to apply; none keeps every row.
 
     Returns:
-        The rows that are left, why each of the others was dropped, and the funnel.
+        The rows that are left, why each of the others was dropped, and the funnel; or what is `unscored`.
 
     Raises:
         RecipeError: rows have no score, and the step does not say what to do with them.
     """
     dropped, funnel = _Dropped(table), []
     chosen: dict[str, Any] = {"times": None, "caption": None}
+    unscored: Unscored | None = None
     for number, step in enumerate(steps, start=1):
         first, view = len(dropped.reasons), table.with_candidates(dropped)
         with naming_faults("step", *_with_parts([step])):
-            _check_asked(step, view)
-            if isinstance(step, Blockwise):
-                found = dropped.apply(step, step.fit(view))
+            rule = _find_unscored(step, view) or (step.fit(view) if isinstance(step, Blockwise) else None)
+            if isinstance(rule, Unscored):
+                unscored = rule
+                break
+            if rule is not None:
+                found = dropped.apply(step, rule)
             else:
                 found = dropped.add(step.select(table.with_candidates(dropped[:])))
             dropped.reasons[first:] = [replace(reason, step=number) for reason in dropped.reasons[first:]]
@@ -480,7 +486,9 @@ def run_steps(table: Table, steps: Sequence[Step]) -> Outcome:
             funnel.append(line)
     keep: Any = dropped[:] if len(table) <= _IN_MEMORY else dropped
     kept = {name: None if values is None else values * dropped[:] for name, values in chosen.items()}
-    return Outcome(keep, dropped.codes, tuple(funnel), tuple(dropped.reasons), tuple(dropped.cuts), **kept)
+    return Outcome(
+        keep, dropped.codes, tuple(funnel), tuple(dropped.reasons), tuple(dropped.cuts), unscored=unscored, **kept
+    )
 
 
 def captions_from(steps: Iterable[Any]) -> str:
@@ -493,3 +501,73 @@ def captions_from(steps: Iterable[Any]) -> str:
     if len(names) > 1:
         raise RecipeError(f"choose_caption: a subset can take captions from one column only, not from {sorted(names)}")
     return "".join(names)
+
+
+# ---- the order in which steps look at rows: in each of them the same rows stay
+
+#: Columns that every row has.
+_ALWAYS = {"status", "key"}
+
+
+def flatten(steps: Sequence[Any]) -> list[Step]:
+    """Returns steps with the last pointwise steps of parts of `all_of` moved behind it.
+
+    Every part judges the whole pool, and only rows that all parts keep stay: what a part says of single rows need not
+    be known of rows that others drop.
+    """
+    found: list[Step] = []
+    for step in steps:
+        if step.name != "all_of":
+            found.append(step)
+            continue
+        ends = [len(part) - len(list(takewhile(_is_pointwise, reversed(part)))) for part in step.parts]
+        if any(ends):  # a part without steps stays: rows count once in it
+            heads = tuple(part[:end] for part, end in zip(step.parts, ends, strict=True))
+            found.append(replace(step, parts=heads))
+        found += flatten([one for part, end in zip(step.parts, ends, strict=True) for one in part[end:]])
+    return found
+
+
+def arrange(steps: Sequence[Step], rank: Callable[[Step], float]) -> list[Step]:
+    """Returns flattened steps, those that commute in the order of a rank."""
+    left, found = flatten(steps), list[Step]()
+    while left:
+        group = left[: _group(left, 0)]
+        best = min(group, key=rank)
+        found.append(best)
+        left.pop(next(place for place, step in enumerate(left) if step is best))
+    return found
+
+
+def run_in_any_order(table: Table, steps: Sequence[Step]) -> Outcome:
+    """Applies steps as `run_steps` does; if they look at unscored rows, in an order in which they do not, if any."""
+    outcome, order = run_steps(table, steps), flatten(steps)
+    place = tried = 0
+    while outcome.unscored is not None:
+        outcome = run_steps(table, order)
+        unscored = outcome.unscored
+        at = next((number for number, step in enumerate(order) if unscored and step is unscored.step), None)
+        if at is None:  # all are applied, or it is in a group
+            return outcome
+        place, tried = at, tried + 1 if at == place else 1
+        end = at + _group(order, at)
+        if tried >= end - at:  # each of them was tried here
+            return outcome
+        order.insert(end - 1, order.pop(at))
+    return outcome
+
+
+def _group(steps: Sequence[Step], start: int) -> int:
+    """Returns how many steps from one on can be applied in any order."""
+    if not _is_pointwise(steps[start]):
+        return 1
+    return 1 + len(list(takewhile(_may_come_first, steps[start + 1 :])))
+
+
+def _is_pointwise(step: Any) -> bool:
+    return getattr(step, "pointwise", False)
+
+
+def _may_come_first(step: Any) -> bool:
+    """Whether a step says the same of a row at an earlier place, where it also meets rows that others drop."""
+    return _is_pointwise(step) and (getattr(step, "missing", "drop") == "drop" or step.reads <= _ALWAYS)

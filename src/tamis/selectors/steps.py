@@ -29,6 +29,7 @@ from tamis.selectors.outcome import (
     ReadsColumns,
     Rule,
     Step,
+    Unscored,
     check_kind,
     check_missing,
     describe,
@@ -586,9 +587,17 @@ class _Combined(Blockwise):
     def described(self) -> str:
         return f"{self.name.replace('_', ' ')}: {', '.join(self._names)}"
 
-    def _judge(self, table: Table) -> list[Outcome]:
-        """Returns each part's outcome on the whole pool."""
-        return [run_steps(table.with_candidates(None), part) for part in self.parts]
+    def fit(self, table: Table) -> Rule | Unscored:
+        parts: list[Outcome] = []
+        for steps in self.parts:
+            parts.append(run_steps(table.with_candidates(None), steps))
+            if (unscored := parts[-1].unscored) is not None:
+                return unscored
+        return self._combine(parts)
+
+    def _combine(self, parts: Sequence[Outcome]) -> Rule:
+        """Returns the rule by each part's outcome on the whole pool."""
+        raise NotImplementedError
 
     def _first(self, parts: Sequence[Outcome], *, keeps: bool) -> Callable[[slice, dict[str, Any], Mask], Codes]:
         """Returns what gives the code of the first part that keeps a row, or else of the first that drops it."""
@@ -625,8 +634,7 @@ class AllOf(_Combined):
 
     name: ClassVar[str] = "all_of"
 
-    def fit(self, table: Table) -> Rule:
-        parts = self._judge(table)
+    def _combine(self, parts: Sequence[Outcome]) -> Rule:
         cuts = [replace(cut, code=code) for code, part in enumerate(parts, start=1) for cut in part.cuts]
         reasons = self._reasons(parts, "not in")
         return Rule(
@@ -643,9 +651,7 @@ class AnyOf(_Combined):
 
     name: ClassVar[str] = "any_of"
 
-    def fit(self, table: Table) -> Rule:
-        parts = self._judge(table)
-
+    def _combine(self, parts: Sequence[Outcome]) -> Rule:
         def decide(span: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
             return _codes(np.logical_or.reduce([part.keep[span] for part in parts]))
 
@@ -661,7 +667,6 @@ class NoneOf(_Combined):
 
     name: ClassVar[str] = "none_of"
 
-    def fit(self, table: Table) -> Rule:
-        parts = self._judge(table)
+    def _combine(self, parts: Sequence[Outcome]) -> Rule:
         # Without the parts' thresholds: here the rows inside them are dropped.
         return Rule(decide=self._first(parts, keeps=True), reasons=self._reasons(parts, "in"))

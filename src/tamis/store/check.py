@@ -293,6 +293,6 @@ def lines(result: Checked) -> Iterator[str]:
         for path in result.to_delete:
             yield str(path) if isinstance(path, RemotePath) else shlex.join(["rm", "--", str(path)])
     for label, asked in result.asked.items():
-        yield f"{label}: {asked:,} pairs are scored, nobody asked for the others"
+        yield f"{label}: {asked:,} pairs are scored, the others were not requested"
     if result.command:
         yield f"to complete it: {result.command}"

@@ -306,7 +306,7 @@ class Run:
             shards, asked = files(folder, ".parquet"), None
             columns = tuple(Column(**column) for column in facts["columns"])
             if facts.get("within") and (asked := self._asked_in(folder, shards)) is not None:
-                about = f"scored of {asked:,} of {len(self):,} pairs: nobody asked for the others"
+                about = f"scored of {asked:,} of {len(self):,} pairs, the others were not requested"
                 columns = tuple(replace(one, about=f"{one.about}; {about}" if one.about else about) for one in columns)
             sets[label] = ScoreSet(folder, label, columns, facts, frozenset(shards), asked)
         return sets

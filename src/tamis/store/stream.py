@@ -23,14 +23,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tamis.arrays import Pixels, Rows
-from tamis.data import ORIENTATION, Member, Sample
+from tamis.data import ORIENTATION, Member
 from tamis.errors import RunError, SampleError, TamisError, at_least_one, unknown_message
-from tamis.ids import content_uid, format_uid, image_xxh3
+from tamis.ids import format_uid
 from tamis.pool import Shard
 from tamis.pool.files import is_remote
 from tamis.pool.images import decode, pixels_in
 from tamis.pool.source import Problem, SampleFiles, SampleReader, too_many_bytes
 from tamis.store import parts
+from tamis.store.reread import COMPARED, read_again
 from tamis.store.run import Run
 from tamis.store.subset import OtherCaptions, Subset, other_captions
 
@@ -55,9 +56,6 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
 #: Default bytes that a stream reads ahead.
 AHEAD = 128 << 20
 
-#: The index columns that a sample is compared with.
-COMPARED = ("uid_hi", "uid_lo", "caption", "image_bytes", "image_xxh3")
-
 #: Default number of reading threads; more for stores, where threads mostly wait.
 _THREADS, _REMOTE_THREADS = 4, 16
 
@@ -66,7 +64,6 @@ _OPEN = 64  # shards kept open between windows
 _INDEX_BYTES = 512 << 20  # memory for cached index rows
 _INDEX_THREADS = 4  # Arrow releases the GIL
 _PATIENCE = 3  # failed jobs in a row before a shard is skipped: on a store, each may take minutes
-_SHOWN = 60  # characters of a caption in a message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -372,12 +369,11 @@ class _Stream:
                 with self._reader(source, shard, leaves) as reader:
                     if reader.sequential and before is not None:
                         wait([before])  # it started earlier, so this cannot deadlock
-                    rows = [entry.row - source.span.start for entry in entries]
-                    captions = [entry.facts["caption"] for entry in entries]
-                    answer = reader.read(rows, [entry.members for entry in entries], captions)
+                    wanted = [(entry.row - source.span.start, entry.members, entry.facts) for entry in entries]
+                    answer = read_again(reader, wanted)
                 source.failures = 0
                 for entry, found in zip(entries, answer, strict=True):
-                    self._compare(entry, shard, found)
+                    self._store(entry, shard, found)
                 return
         except Exception as error:
             # Remote stores raise their own types of errors.
@@ -408,22 +404,19 @@ class _Stream:
                     source.reader = None
                     self._open.discard(source)
 
-    def _compare(self, entry: _Entry, shard: Shard, found: SampleFiles | Problem) -> None:
-        """Stores the files of a sample in its entry if it matches the index, else the problem."""
+    def _store(self, entry: _Entry, shard: Shard, found: SampleFiles | Problem) -> None:
+        """Stores the files of a sample in its entry, or the problem."""
         source = entry.source
-        if isinstance(found, Problem):
-            if found.kind == "cut" and source.restamped is None:
-                then = parts.index_facts(self._run.index_path(source.name)).stamp
-                source.restamped = bool(then) and shard.stamp() != then
-            if found.kind != "cut" or not source.restamped:  # a file truncated when scored may be unchanged
-                entry.problem = found
-                return
-            how = found.reason
-        elif not (how := difference(found.sample, entry.facts)):
+        if not isinstance(found, Problem):
             entry.files = found.files
             return
-        what = f"a sample of {shard.url} has changed since it was scored: {how}"
-        entry.problem = Problem("changed", f"{what}; restore the old file, or make another run")
+        if found.kind == "cut" and source.restamped is None:  # a file truncated when scored may be unchanged
+            then = parts.index_facts(self._run.index_path(source.name)).stamp
+            source.restamped = bool(then) and shard.stamp() != then
+        if found.kind == "differs" or (found.kind == "cut" and source.restamped):
+            what = f"a sample of {shard.url} has changed since it was scored: {found.reason}"
+            found = Problem("changed", f"{what}; restore the old file, or make another run")
+        entry.problem = found
 
     # ---- samples
 
@@ -479,22 +472,3 @@ class _Stream:
             held += size
         while waiting:
             yield first()
-
-
-def difference(now: Sample, was: Mapping[str, Any]) -> str:
-    """Returns how a sample read again differs from the index (its columns `COMPARED`); "" if it does not."""
-    caption, uid = was["caption"], (was["uid_hi"], was["uid_lo"])
-    if now.shown_caption != caption:
-        return f"its caption is {_shown(now.shown_caption)}, was {_shown(caption)}"
-    if was["image_bytes"] and now.image_bytes != was["image_bytes"]:
-        return f"its image has {now.image_bytes:,} bytes, had {was['image_bytes']:,}"
-    if was["image_xxh3"] is not None and now.image is not None and image_xxh3(now.image) != was["image_xxh3"]:
-        return "its image has other bytes of the same length"
-    # If the image could not be read when it was scored, the uid does not depend on it.
-    if now.uid != uid and uid != content_uid(None, (caption or "").encode()):
-        return f"its image or its given uid has changed (uid {format_uid(*now.uid)}, was {format_uid(*uid)})"
-    return ""
-
-
-def _shown(caption: str | None) -> str:
-    return "none" if caption is None else repr(caption[:_SHOWN])
