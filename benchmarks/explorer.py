@@ -16,7 +16,7 @@ import shutil
 import statistics
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from importlib.util import find_spec
 from itertools import pairwise
@@ -30,6 +30,7 @@ import tamis
 from benchmarks.measure import Case, Spent, benchmark, child, in_turn, spend, versus
 from benchmarks.runs import written
 from benchmarks.select import COLUMNS, write_run
+from tamis import api
 from tamis.data import Column
 from tamis.derived.columns import add_columns
 from tamis.store import open_run
@@ -86,7 +87,7 @@ OPEN = """() => new Promise((done, failed) => {
   look();
 })"""
 
-#: Notes the time and the number of points of every frame of the map.
+#: Notes the time and the points of every frame of the map.
 WATCH = """() => {
   const put = CanvasRenderingContext2D.prototype.putImageData;
   window.frames_ = [];
@@ -102,8 +103,7 @@ def page_of(run: str, state: str = "") -> Iterator[Any]:
     """Opens the explorer of a run in Chromium."""
     from playwright.sync_api import sync_playwright
 
-    server = tamis.explore(run).start()
-    with sync_playwright() as driver:
+    with sync_playwright() as driver, closing(api.explore(run).start()) as server:
         arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
         browser = driver.chromium.launch(executable_path=CHROMIUM, headless=True, args=arguments)
         tab = browser.new_page(viewport={"width": 1440, "height": 1000})
@@ -112,7 +112,6 @@ def page_of(run: str, state: str = "") -> Iterator[Any]:
         tab.wait_for_selector("body.ready")
         yield tab
         browser.close()
-    server.close()
 
 
 def slide(run: str) -> Spent:

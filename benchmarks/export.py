@@ -53,7 +53,7 @@ def export(root: Path, given: Any) -> list[Case]:
     spent = in_turn(3, ours=ours, theirs=whole_tars)
     total = sum(os.path.getsize(path) for path in shards)
     index = sum(path.stat().st_size for path in (root / "run" / "index").iterdir())
-    read, everything = (100 * spent[side][0].result / total for side in ("ours", "theirs"))
+    read, everything = (100 * min(each.result for each in spent[side]) / total for side in ("ours", "theirs"))
     read += 100 * index / total  # counted whole, though it may be mapped
     settings = {"pairs": pairs, "kept": len(subset), "pool MB": round(total / 1e6, 1)}
     return [
