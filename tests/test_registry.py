@@ -17,9 +17,9 @@ import tamis
 from tamis.catalogue import CATALOGUES
 from tamis.errors import RecipeError
 from tamis.exporters import EXPORTERS, exporter_class, exporters
-from tamis.recipe import load
+from tamis.recipe import load, signal_class
 from tamis.selectors import selector_class, selectors
-from tamis.signals import signal_class, signals
+from tamis.signals import signals
 
 #: A package as somebody else writes it: one of each, and things that are none.
 PACKAGE = '''
@@ -251,7 +251,7 @@ def test_no_package_is_imported_for_names_of_ours(site: Path, caplog: pytest.Log
     ("kind", "name", "place", "reason"),
     [
         ("signals", "plain", "Plain", "tamis.data.Signal"),
-        ("signals", "plain", "Half", "version"),
+        ("signals", "plain", "Half", "columns"),
         ("signals", "loud", "Shouting", "'shouting'"),
         ("signals", "x", "Object", "Quiet(limit=0.5)"),
         ("signals", "plain", "Loose", "frozen dataclass"),

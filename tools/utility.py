@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 import tamis
 from tamis.evaluate.bench import compare, truth_of
 from tamis.lab import make_pool
+from tamis.lab.tasks import make_tasks
 from tamis.math.statistics import Estimate, mean_interval
 from tamis.models.device import device_for
 from tamis.store.reasons import Verdict
@@ -101,7 +102,8 @@ def study(folder: Path, *, pairs: int, samples: int, seeds: int = 3, workers: in
     assert truth is not None, "a drawn pool has the true kind of each pair"
     made = pools(truth)
     done = compare(
-        [_subset(run, pool) for pool in made], tasks="lab", only=TASKS, out=folder / f"utility-{pairs}",
+        [_subset(run, pool) for pool in made],
+        tasks=make_tasks(folder / "lab-tasks", again=False), only=TASKS, out=folder / f"utility-{pairs}",
         training=at_scale("lab", samples=samples), device=device_for("cpu", None, None, 1), seeds=seeds,
         workers=workers,
     )  # fmt: skip

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tamis.data import Signal, flat, references, settings
-from tamis.derived import Derived
+from tamis.derived import DERIVED, Derived
 from tamis.errors import RecipeError, RunError, StopError, brief, nearest, unknown_message
 from tamis.graph import topological
 from tamis.hub import stand_in
@@ -25,7 +25,7 @@ from tamis.ids import json_ready
 from tamis.models.reference import BUILT_IN
 from tamis.pool import Pool
 from tamis.recipe import PathLike, Recipe, RecipeLike, load, names_of_columns, put, signal_from, usual
-from tamis.signals import signal_of_column
+from tamis.signals import SIGNALS
 from tamis.storage import location
 from tamis.store import Run, open_run
 from tamis.store.makers import maker_of
@@ -287,7 +287,7 @@ def check_reads(recipe: Recipe, run: PathLike | None = None, pool: Pool | None =
             )
         if column_name == "tagged":
             raise RecipeError(f"recipe {recipe.name!r} selects by tags: score, tag with `tamis explore`, then select")
-        maker, hint = signal_of_column(column_name), ""
+        maker, hint = _signal_of_column(column_name), ""
         if maker:
             hint = f"; the signal {maker.name} makes it: add it under 'signals'"
         elif not nearest(column_name, known):
@@ -366,9 +366,16 @@ def _list_settings(record: Any, above: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{above}{setting.name}", value
 
 
+def _signal_of_column(column: str) -> type[Any] | None:
+    """Returns the built-in signal, or derived one, that emits a column (NAME, or LABEL.NAME); None if there is none."""
+    name, every = column.rpartition(".")[2], (*SIGNALS.values(), *DERIVED.values())
+    makers = (cls for cls in every if isinstance(cls.columns, tuple))  # others depend on settings
+    return next((cls for cls in makers if name in {one.name for one in cls.columns}), None)
+
+
 def _maker(column: str) -> tuple[str, Signal | Derived] | None:
     """Returns a label and a built-in signal for a column, NAME or LABEL.NAME, with the models of shipped recipes."""
-    cls = signal_of_column(column)
+    cls = _signal_of_column(column)
     if cls is None:
         return None
     required = [setting.name for setting in dataclasses.fields(cls) if setting.default is dataclasses.MISSING]

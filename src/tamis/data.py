@@ -149,6 +149,9 @@ class _Contents:
 #: Metadata of a setting that came after the first runs: runs do not record it while it is None.
 LATER: Mapping[str, bool] = {"later": True}
 
+#: Side files of a signal: the names of its classes, and the (k, d) float32 unit rows that embed them.
+CLASS_NAMES, CLASS_VECTORS = "class_names.json", "class_vectors.npy"
+
 #: The features that a run can store (`stored_as`).
 KEEPS = ("embeddings", "captions", "texts")
 
@@ -213,7 +216,7 @@ class Node(ABC):
     """
 
     name: ClassVar[str]
-    version: ClassVar[int]
+    version: ClassVar[int] = 1
     host: ClassVar[bool] = False
     in_index: ClassVar[bool] = False
     reads_texts: ClassVar[bool] = True
@@ -266,7 +269,6 @@ class Samples(Node):
     """The root of every graph: the batch itself, a list of `Sample`."""
 
     name: ClassVar[str] = "samples"
-    version: ClassVar[int] = 1
     host: ClassVar[bool] = True
 
     def needs(self) -> Mapping[str, Node]:

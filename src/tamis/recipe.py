@@ -23,13 +23,13 @@ import yaml
 
 from tamis.data import KEEPS, Signal
 from tamis.data import settings as settings_of
-from tamis.derived import Derived
+from tamis.derived import DERIVED, Derived
 from tamis.errors import RecipeError, brief, expected, hints_of, nearest, unknown_message
 from tamis.ids import json_ready
 from tamis.pool.files import describe_bytes, expand_braces, is_remote
 from tamis.pool.source import PoolSpec
 from tamis.remote import keep_secrets
-from tamis.signals import signal_class
+from tamis.signals import SIGNALS
 
 if TYPE_CHECKING:
     from tamis.exporters import Exporter
@@ -410,6 +410,11 @@ def by_kind(entries: Iterable[tuple[str, Any]]) -> list[tuple[tuple[str, Any], .
     """Returns labelled signals, and labelled derived ones."""
     every = list(entries)
     return [tuple(one for one in every if isinstance(one[1], kind)) for kind in (Signal, Derived)]
+
+
+def signal_class(name: str) -> type[Any]:
+    """Returns the signal or derived signal of a name, importing only its package; RecipeError if there is none."""
+    return DERIVED[name] if name in DERIVED else SIGNALS.named(name, DERIVED)
 
 
 def signal_from(entry: Any, where: str = "signals") -> tuple[str, Any]:

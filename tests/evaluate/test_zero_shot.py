@@ -315,7 +315,7 @@ def test_what_cannot_be_evaluated_is_refused(
     write_task(tmp_path / "tasks" / "wds_geode_test", labelled(4, fields=3))
     for model, tasks, only, kind in (
         (clip_model, tmp_path / "tasks", ["pet"], RecipeError),
-        (clip_model, "lab", [], RecipeError),  # without a folder to draw them in
+        (clip_model, lambda folder: folder, [], ValueError),  # without a folder to make them in
         (str(tmp_path / "none"), tmp_path / "tasks", [], ModelError),
         (clip_model, tmp_path / "none", [], PoolError),
     ):

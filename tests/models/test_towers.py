@@ -26,6 +26,7 @@ from tamis.data import Device  # noqa: E402
 from tamis.errors import ModelError  # noqa: E402
 from tamis.evaluate.zero_shot import evaluate_zero_shot  # noqa: E402
 from tamis.explore.near import Near  # noqa: E402
+from tamis.lab.tasks import make_tasks  # noqa: E402
 from tamis.models.clip import KINDS, load_clip  # noqa: E402
 from tamis.store import Run  # noqa: E402
 
@@ -229,7 +230,7 @@ def test_what_takes_a_clip_takes_images_of_any_shape(
     image = image_bytes(1000)  # the first image of the second shard
     assert near.to_image(near.add_image(image))[0] == 7
     assert len(near.to_text("a Dog")) == 21
-    measured = evaluate_zero_shot(naflex_model, "lab", Device(batch_size=3), out=tmp_path / "measured", size=4)
+    measured = evaluate_zero_shot(naflex_model, make_tasks(tmp_path / "tasks", size=4), Device(batch_size=3))
     assert measured.rows()[0]["images"] == "4"
     done = tamis(
         "train", "c_ssft", tmp_path / "run", "--train-batch", 4, "--model", naflex_model, "--out", tmp_path / "trained"

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import tamis.selectors.clipcov as module
+from tamis.data import CLASS_NAMES, CLASS_VECTORS
 from tamis.errors import RecipeError
 from tamis.ids import scramble
 from tamis.math import clipcov as formulas
 from tamis.math.similarity import unit_rows
 from tamis.selectors import ClipCov, run_steps
-from tamis.store.parts import CLASS_NAMES, CLASS_VECTORS
 from tamis.store.table import MemoryTable, Table
 
 Array = np.ndarray[Any, Any]

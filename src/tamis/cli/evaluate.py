@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
@@ -17,6 +18,9 @@ from tamis.cli.printing import (
     say,
     stopping_at,
 )
+
+if TYPE_CHECKING:
+    from tamis.evaluate.tasks import Tasks
 
 _USUAL_RECIPES = "no-filter,random,clip-50,tmars"
 _RECIPES = Option(
@@ -62,19 +66,21 @@ def bench(
     Example: tamis bench runs/mine --recipes no-filter,clip-50,tmars --tasks evalsets --out bench
     """
     import tamis
+    from tamis.lab.models import SETTINGS
     from tamis.train.scales import at_scale
 
     follow_the_work(quiet=quiet)
     # Pairs of the lab's pool, samples that each model sees, images of each of the lab's tasks; see docs/bench.md.
     usual_pairs, usual_samples, usual_size = (2_000, 12_288, 240) if quick else (10_000, None, 480)
+    drawn = _drawn_pool(pairs or usual_pairs, workers) if source == "lab" else None
     with stopping_at(ValueError):
         training = at_scale(scale, samples=samples or usual_samples, model=model, batch=batch)
         names = options.split(recipes or _USUAL_RECIPES)
         found = tamis.bench(
-            source, names, tasks=tasks, out=out, run=run, settings=settings or [], fields=field or [],
-            pairs=pairs or usual_pairs, training=training, seeds=seeds, only=options.split(only),
-            size=size or usual_size, workers=workers, keep_models=keep_models, partial=partial, quiet=quiet,
-            **compute,
+            drawn or source, names, tasks=_tasks(tasks, size or usual_size), out=out, run=run, settings=settings or [],
+            defaults=SETTINGS if drawn else (), fields=[*(["truth"] if drawn else []), *(field or [])],
+            training=training, seeds=seeds, only=options.split(only), workers=workers, keep_models=keep_models,
+            partial=partial, quiet=quiet, **compute,
         )  # fmt: skip
     if as_json:
         print_json(found.facts())
@@ -89,6 +95,22 @@ def bench(
     for name, why in found.failed.items():
         say(f"{name} has no result: {why}")
     exit_if(found.failed)
+
+
+def _drawn_pool(pairs: int, workers: int) -> Callable[[Path], Path]:
+    """Returns a function that draws a lab pool within a bench's folder."""
+    from tamis.lab import make_pool
+
+    return lambda folder: make_pool(folder / f"pool-{pairs}", pairs=pairs, workers=workers, again=False).out
+
+
+def _tasks(tasks: str, size: int) -> Tasks:
+    """Returns a function that draws the lab's tasks within a folder of results if `tasks` is "lab"."""
+    from tamis.lab.tasks import make_tasks
+
+    if tasks != "lab":
+        return tasks
+    return lambda folder: make_tasks(folder / f"lab-tasks-{size}", size=size, again=False)
 
 
 def zero_shot(
@@ -113,7 +135,7 @@ def zero_shot(
 
     follow_the_work(quiet=quiet)
     where = device_for(**compute, precision=precision)
-    found = evaluate_zero_shot(model, tasks, where, out=out, only=options.split(only), split=which, size=size)
+    found = evaluate_zero_shot(model, _tasks(tasks, size), where, out=out, only=options.split(only), split=which)
     for name, reason in found.others.items():
         say(f"skipped {name}: {reason}")
     if as_json:

@@ -72,9 +72,8 @@ def score(
     import tamis
     from tamis.pool import PoolSpec
     from tamis.pool.files import run_name
-    from tamis.recipe import build, load
+    from tamis.recipe import build, load, signal_class
     from tamis.run.named import engine_named
-    from tamis.signals import signal_class
 
     names = options.split(signals)
     if recipe is None and not names and not field:

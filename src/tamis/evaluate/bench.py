@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -24,10 +24,7 @@ from tamis.compute import Compute
 from tamis.data import Device
 from tamis.errors import RecipeError, RunError, require
 from tamis.evaluate.cells import Cell, CellResult, execute_all, identity, result_of, shared_text_states
-from tamis.evaluate.tasks import find_tasks
-from tamis.evaluate.zero_shot import LAB
-from tamis.lab.pool import make_pool
-from tamis.lab.tasks import SIZE, make_tasks
+from tamis.evaluate.tasks import Tasks, find_tasks
 from tamis.math.statistics import Estimate, mean_interval
 from tamis.models.device import device_for
 from tamis.pool import PoolSpec, open_pool
@@ -35,7 +32,7 @@ from tamis.recipe import PathLike, Recipe, RecipeLike, assignment, load
 from tamis.reporting.sections.subsets import intersections, jaccard
 from tamis.scoring import Scoring, score
 from tamis.selectors.outcome import check_files
-from tamis.storage import is_run, location, write_json
+from tamis.storage import is_run, location
 from tamis.store.checked import read_lines, read_record, write_record
 from tamis.store.claims import lock_run
 from tamis.store.makers import models_in_words
@@ -58,21 +55,11 @@ FORMAT = 1
 #: The baseline, if it is among the subsets.
 BASELINE = "no-filter"
 
-#: Exists once the lab's pool is complete.
-_DRAWN = "drawn.json"
-
 #: Replaces a subset's reasons before it is sent to another process.
 _NO_REASONS = Verdict(problem="reasons stay with the subset's file")
 
 #: Index field with the true kind of a pair, if known.
 TRUTH = "truth"
-
-
-#: In the lab's world, recipes use these models instead of models for photographs.
-LAB_MODELS = (
-    *(f"signals.{signal}.model=lab/clip" for signal in ("clip", "tmars", "generated_clip")),
-    *(f"signals.{signal}.captioner=lab/captioner" for signal in ("sieve", "generated_clip")),
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,19 +160,18 @@ class Bench:
 
 
 def bench(
-    source: PathLike | PoolSpec | Run,
+    source: PathLike | PoolSpec | Run | Callable[[Path], Path],
     recipes: Sequence[RecipeLike],
     *,
-    tasks: PathLike,
+    tasks: Tasks,
     out: PathLike,
     run: PathLike | None = None,
     settings: Sequence[str] = (),
+    defaults: Sequence[str] = (),
     fields: Sequence[str] = (),
-    pairs: int = 10_000,
     training: ClipTraining | None = None,
     seeds: int = 3,
     only: Sequence[str] = (),
-    size: int = SIZE,
     workers: int = 1,
     keep_models: bool = False,
     partial: bool = False,
@@ -198,19 +184,18 @@ def bench(
     resumes an interrupted bench.
 
     Args:
-        source: a run; or a pool (as `score` takes it); or "lab" for a drawn pool, scored by built-in models.
+        source: a run; or a pool (as `score` takes it); or a function that makes a pool in the bench's folder.
         recipes: names of shipped recipes, files, or mappings with a `name`; their names must differ.
-        tasks: a zero-shot task's folder, a folder of tasks, or "lab" for small drawn tasks.
+        tasks: a zero-shot task's folder, a folder of tasks, or a function that makes them in the bench's folder.
         out: the folder for results and subsets.
         run: if the source is a pool: its run folder, new or existing; None: `run` in `out`.
         settings: signal settings as for `--set`, such as "signals.clip.model=lab/clip"; each recipe that has the signal
             takes them.
+        defaults: like `settings`, but it is no error if no recipe has the signal.
         fields: if the source is a pool: json fields to store in the index; "truth" is the true kind of each pair.
-        pairs: number of pairs in the lab's pool.
         training: the model and how to train it; None: the scale `lab`.
         seeds: trainings per recipe, at least 2.
         only: names of the tasks that count; empty: all.
-        size: images in each of the lab's tasks.
         workers: trainings at once, each in its own process (and processes that score); 1 uses this process.
         keep_models, quiet: keep the trained models; show no progress of scoring.
         partial: use the finished shards of an incomplete run.
@@ -227,29 +212,24 @@ def bench(
         StopError: nothing could be done; see `tamis.errors`.
     """
     folder = Path(out).expanduser()
-    drawn = isinstance(source, str) and source == LAB
-    chosen = _with_settings(recipes, settings, LAB_MODELS if drawn else ())
+    chosen = _with_settings(recipes, settings, defaults)
     training = training or at_scale("lab")
     _check(training, tasks, only, seeds)
     each: Compute = {**compute, "threads": compute.get("threads") or max(1, (os.cpu_count() or 1) // workers)}
     device = device_for(**each)
     costs: dict[str, float] = {}
-    if not drawn and not isinstance(source, PoolSpec | Run):
+    if not callable(source) and not isinstance(source, PoolSpec | Run):
         source = Run(source) if is_run(source) else PoolSpec(path=os.fspath(source), fields=tuple(fields))
     if isinstance(source, PoolSpec):
         open_pool(source)  # a wrong path must not leave a folder
     own = None if run is None else location(run)
-    read = source.paths if isinstance(source, PoolSpec) else [source.path if isinstance(source, Run) else source]
-    with _bench_folder(folder, [Path(one) for one in (*read, tasks, *([] if own is None else [own]))]):
+    read = source.paths if isinstance(source, PoolSpec) else [source.path] if isinstance(source, Run) else []
+    with _bench_folder(folder, [Path(one) for one in (*read, tasks, own) if one is not None and not callable(one)]):
         if isinstance(source, Run):
             opened = open_run(source, partial=partial)
         else:
             if not isinstance(source, PoolSpec):
-                drawing = folder / f"pool-{pairs}"
-                if not (drawing / _DRAWN).is_file():
-                    make_pool(drawing, pairs=pairs, workers=workers)
-                    write_json(drawing / _DRAWN, {"pairs": pairs})
-                source = PoolSpec(path=str(drawing), fields=(TRUTH, *fields))
+                source = PoolSpec(path=str(source(folder)), fields=tuple(fields))
             opened, costs = _scored(
                 source, chosen, own or folder / "run", folder / "scoring.json", workers, quiet, compute
             )
@@ -257,7 +237,7 @@ def bench(
         for subset in subsets:
             subset.save(folder / "subsets" / f"{subset.name}.parquet", overwrite=True)
     done = compare(
-        subsets, tasks=tasks, out=folder, training=training, device=device, seeds=seeds, only=only, size=size,
+        subsets, tasks=tasks, out=folder, training=training, device=device, seeds=seeds, only=only,
         workers=workers, scoring=costs, keep_models=keep_models,
     )  # fmt: skip
     try:
@@ -340,26 +320,25 @@ def _bench_folder(folder: Path, read: Sequence[Path]) -> Iterator[None]:
         yield
 
 
-def _check(training: ClipTraining, tasks: PathLike, only: Sequence[str], seeds: int) -> None:
+def _check(training: ClipTraining, tasks: Tasks, only: Sequence[str], seeds: int) -> None:
     """Raises early, before a pool is scored, the errors that would stop a bench later."""
     if seeds < 2:
         raise ValueError(f"seeds must be at least 2, got {seeds}: one training cannot show how much seeds differ")
     require("scipy", extra="evaluate")  # for the intervals at the end
     pretrained(training)
-    if str(tasks) != LAB:
-        find_tasks(Path(tasks), only=only)
+    if not callable(tasks):
+        find_tasks(tasks, only=only)
 
 
 def compare(
     subsets: Sequence[Subset],
     *,
-    tasks: PathLike,
+    tasks: Tasks,
     out: PathLike,
     training: ClipTraining,
     device: Device,
     seeds: int = 3,
     only: Sequence[str] = (),
-    size: int = SIZE,
     workers: int = 1,
     scoring: Mapping[str, float] | None = None,
     keep_models: bool = False,
@@ -373,7 +352,7 @@ def compare(
         training: the model and how to train it, with the first seed; seeds - 1 more follow.
         device: device, precision, and threads per training.
         scoring: {name of a subset: seconds to compute its scores}, where known.
-        tasks, out, seeds, only, size, workers, keep_models: see `bench`.
+        tasks, out, seeds, only, workers, keep_models: see `bench`.
 
     Raises:
         RecipeError: there is no subset, two have one name, or their runs differ; or a name in `only` is no task.
@@ -387,10 +366,8 @@ def compare(
         raise RecipeError("the subsets are of different runs: choose all of them from one")
     _check(training, tasks, only, seeds)
     folder = Path(out).expanduser()
-    with _bench_folder(folder, [run.path, Path(tasks)]):
-        task_folder = (
-            make_tasks(folder / f"lab-tasks-{size}", size=size, again=False) if str(tasks) == LAB else Path(tasks)
-        )
+    with _bench_folder(folder, [run.path] if callable(tasks) else [run.path, Path(tasks)]):
+        task_folder = tasks(folder) if callable(tasks) else Path(tasks)
         counted, _ = find_tasks(task_folder, only=only)
         numbers = tuple(range(training.seed, training.seed + seeds))
         cells = {}

@@ -45,6 +45,9 @@ from tamis.pool.tar import TarShard
 
 Kind = Literal["classification", "retrieval", "association"]
 
+#: A folder of tasks; or a function that makes it within a folder of results, when the request has been checked.
+Tasks = str | os.PathLike[str] | Callable[[Path], Path]
+
 #: Extensions of images. A sample with several uses the first of them, as in clip-benchmark.
 IMAGES = ("webp", "png", "jpg", "jpeg")
 
@@ -192,7 +195,7 @@ class ZeroShotTask:
 
 
 def find_tasks(
-    path: str | Path, *, split: str = "test", only: Sequence[str] = ()
+    path: str | os.PathLike[str], *, split: str = "test", only: Sequence[str] = ()
 ) -> tuple[list[ZeroShotTask], dict[str, str]]:
     """Finds tasks: the folder itself, or the folders in it.
 

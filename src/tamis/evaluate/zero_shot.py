@@ -20,11 +20,10 @@ from numpy.typing import NDArray
 
 from tamis.arrays import Pixels
 from tamis.data import Device
-from tamis.errors import ModelError, PoolError, RecipeError, SampleError, ShardError, require
-from tamis.evaluate.tasks import Average, TaskImage, ZeroShotTask, averages, entry_of, find_tasks
+from tamis.errors import ModelError, PoolError, SampleError, ShardError, require
+from tamis.evaluate.tasks import Average, TaskImage, Tasks, ZeroShotTask, averages, entry_of, find_tasks
 from tamis.graph import Executor
 from tamis.ids import LENGTH, fingerprint
-from tamis.lab.tasks import SIZE, make_tasks
 from tamis.math.similarity import cosines, unit_rows
 from tamis.math.statistics import group_means, recall_at, top_classes
 from tamis.models.clip import load_clip, load_tokenizer
@@ -36,9 +35,6 @@ from tamis.store.checked import read_record, write_record
 from tamis.store.targets import check_own
 
 log = logging.getLogger(__name__)
-
-#: Value of `tasks` for the tasks drawn from the lab.
-LAB = "lab"
 
 #: Increase it when the same model and task would give other numbers.
 VERSION = 1
@@ -145,40 +141,39 @@ class ZeroShot:
 
 def evaluate_zero_shot(
     model: str,
-    tasks: str | Path,
+    tasks: Tasks,
     device: Device,
     *,
     out: str | Path | None = None,
     only: Sequence[str] = (),
     split: str = "test",
-    size: int = SIZE,
 ) -> ZeroShot:
     """Evaluates a model on tasks without training on them.
 
     Args:
         model: a CLIP or SigLIP checkpoint, or another model that `load_clip` loads.
-        tasks: a task's folder, a folder of tasks, or "lab" for a small set drawn from the lab.
+        tasks: a task's folder, a folder of tasks, or a function that makes them in `out`.
         device: where the networks run. The batch size changes no result.
-        out: folder for the results and the lab's tasks; reuses finished ones. None writes no files.
+        out: folder for the results; reuses finished ones. None writes no files.
         only: names of the tasks to run; empty for all.
         split: name of the split of WebDataset tasks.
-        size: images in each of the lab's tasks.
 
     Raises:
         PoolError: there are no tasks, or a task is incomplete.
-        RecipeError: a name in `only` is not a task here, or `tasks` is "lab" without a folder to draw it in.
+        RecipeError: a name in `only` is not a task here.
+        ValueError: `tasks` is a function, and `out` is None.
         RunError: `out` holds other files and no results.
         ModelError: the model is missing, or is not a CLIP or SigLIP.
         DependencyError: scikit-learn is not installed.
     """
     require("sklearn", extra="evaluate")
     if out is not None:
-        read = [Path(one) for one in (model, tasks)]
+        read = [Path(one) for one in (model, tasks) if not callable(one)]
         check_own(Path(out), what="results", marks=[_RESULTS], also=["lab-tasks-*"], read=read)
-    if str(tasks) == LAB:
+    if callable(tasks):
         if out is None:
-            raise RecipeError("the lab's tasks are drawn into a folder: name it with out, or use make_tasks")
-        tasks = make_tasks(Path(out) / f"lab-tasks-{size}", size=size, again=False)
+            raise ValueError("a function that makes tasks needs a folder: name it with out")
+        tasks = tasks(Path(out))
     chosen, others = find_tasks(tasks, split=split, only=only)
     digest, cleaning = resolve(model).digest, cleaning_of(model)
     runner: _Runner | None = None

@@ -41,7 +41,6 @@ class ModelPixels(Node):
     """
 
     name: ClassVar[str] = "model_pixels"
-    version: ClassVar[int] = 1
     host: ClassVar[bool] = True
     reads_texts: ClassVar[bool] = False
     model: ModelRef
@@ -73,7 +72,6 @@ class Tokens(Node):
     """Captions as token ids of a model's tokenizer: n lists, None without a caption. `text`: see `TextEmbedding`."""
 
     name: ClassVar[str] = "tokens"
-    version: ClassVar[int] = 1
     host: ClassVar[bool] = True
     model: ModelRef
     text: Cleaning | None = field(default=None, metadata=LATER)
@@ -91,7 +89,6 @@ class Tokens(Node):
 class _Embedding(Node):
     """An embedding in the joint space of a CLIP or SigLIP checkpoint, `model`."""
 
-    version: ClassVar[int] = 1
     stored_as: ClassVar[str] = "embeddings"
     model: ModelRef
 
@@ -195,7 +192,6 @@ class GivenVectors(Node):
         side: "image" or "text".
     """
 
-    version: ClassVar[int] = 1
     host: ClassVar[bool] = True
     in_index: ClassVar[bool] = True
     stored_as: ClassVar[str] = "embeddings"

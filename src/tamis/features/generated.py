@@ -86,7 +86,6 @@ class ServedCaptions(Node):
     """
 
     name: ClassVar[str] = "served_captions"
-    version: ClassVar[int] = 1
     stored_as: ClassVar[str] = "captions"
     host: ClassVar[bool] = True
     server: Server
@@ -134,7 +133,6 @@ class GivenCaptions(Node):
     """
 
     name: ClassVar[str] = "given_captions"
-    version: ClassVar[int] = 1
     host: ClassVar[bool] = True
     in_index: ClassVar[bool] = True
     file: FileRef
@@ -194,7 +192,6 @@ class DrawnImages(Node):
     """
 
     name: ClassVar[str] = "drawn_images"
-    version: ClassVar[int] = 1
     model: ModelRef
     count: int = 1
     drawing: Drawing = Drawing()

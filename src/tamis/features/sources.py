@@ -59,7 +59,6 @@ class Captions(_SampleFeature):
     """The captions of a batch: n texts, None for a missing or invalid one."""
 
     name: ClassVar[str] = "captions"
-    version: ClassVar[int] = 1
     in_index: ClassVar[bool] = True
 
     def load(self, device: Device) -> Callable[..., Any]:
@@ -71,7 +70,6 @@ class DecodedImages(_SampleFeature):
     """The images of a batch: n arrays (height, width, 3) of uint8 RGB, upright; None if one does not decode."""
 
     name: ClassVar[str] = "decoded_images"
-    version: ClassVar[int] = 1
 
     def load(self, device: Device) -> Callable[..., Any]:
         return lambda *, samples: [sample.pixels for sample in samples]
@@ -82,7 +80,6 @@ class HiddenContents(_SampleFeature):
     """The opacity (height, width) of images that are a single colour once transparency is ignored, else None."""
 
     name: ClassVar[str] = "hidden_contents"
-    version: ClassVar[int] = 1
 
     def load(self, device: Device) -> Callable[..., Any]:
         return lambda *, samples: [sample.hidden for sample in samples]
@@ -93,7 +90,6 @@ class Transparencies(_SampleFeature):
     """The mean transparency of each image, in [0, 1]: 0 for files without an alpha channel."""
 
     name: ClassVar[str] = "transparencies"
-    version: ClassVar[int] = 1
 
     def load(self, device: Device) -> Callable[..., Any]:
         return lambda *, samples: [sample.transparent for sample in samples]
@@ -109,7 +105,6 @@ class Dimensions(_SampleFeature):
     """
 
     name: ClassVar[str] = "dimensions"
-    version: ClassVar[int] = 1
     in_index: ClassVar[bool] = True
     of: Literal["original", "stored"] = "original"
 

@@ -116,7 +116,6 @@ class FastBoxes(TextBoxes):
     """
 
     name: ClassVar[str] = "fast_boxes"
-    version: ClassVar[int] = 1
     detects: Literal["fast"] = "fast"
     model: ModelRef = "fast_tiny_tt_512_finetune_ic17mlt.onnx"
     side: int = 512
@@ -153,7 +152,6 @@ class RecognisedText(Node):
     """
 
     name: ClassVar[str] = "recognised_text"
-    version: ClassVar[int] = 1
     stored_as: ClassVar[str] = "texts"
     boxes: TextBoxes = TextBoxes()
     model: ModelRef = "ppocr-rec"
@@ -262,7 +260,6 @@ class ChangedImages(Node):
     """The images that masking changed: n arrays, None for all others."""
 
     name: ClassVar[str] = "changed_images"
-    version: ClassVar[int] = 1
     masked: MaskedImages = MaskedImages()
 
     def needs(self) -> Mapping[str, Node]:
@@ -286,7 +283,6 @@ class MaskedEmbedding(Node):
     """
 
     name: ClassVar[str] = "masked_embedding"
-    version: ClassVar[int] = 1
     reads_texts: ClassVar[bool] = False
     stored_as: ClassVar[str] = "embeddings"
     model: ModelRef

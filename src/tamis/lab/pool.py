@@ -54,6 +54,7 @@ def make_pool(
     image_size: int = 128,
     workers: int = 1,
     shares: Mapping[Kind, float] | None = None,
+    again: bool = True,
 ) -> PoolSummary:
     """Draws a pool of image-text pairs whose true kinds are known, in img2dataset's layout.
 
@@ -81,6 +82,7 @@ def make_pool(
         workers: processes. More than one needs a script whose work is under `if __name__ == "__main__"`.
         shares: {kind: share}, such as `{"visual": 0.5, "wrong_colour": 0.1}`, with any sum; replaces `mix` and
             `defects`. A duplicate with nothing to repeat becomes a `visual` pair.
+        again: False keeps existing shards unchecked; the summary does not count their pairs.
 
     Raises:
         ValueError: an argument is out of range.
@@ -100,6 +102,7 @@ def make_pool(
     names = tuple(f"{number:05d}.tar" for number in range(-(-pairs // shard_size)))
     # Compare existing shards first, so that nothing is written next to another pool's shards.
     numbers = sorted(range(len(names)), key=lambda number: not (out / names[number]).exists())
+    numbers = [number for number in numbers if again or not (out / names[number]).exists()]
     strangers = sorted(path.name for path in out.glob("*.tar") if path.name not in names) if out.exists() else []
     if strangers:
         raise FileExistsError(f"{out} holds shards of another pool ({strangers[0]} ...): use another folder")

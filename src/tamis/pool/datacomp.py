@@ -42,7 +42,6 @@ class DataCompScores(Signal):
     """
 
     name: ClassVar[str] = "datacomp"
-    version: ClassVar[int] = 1
     host: ClassVar[bool] = True
     columns: ClassVar[tuple[Column, ...]] = tuple(
         Column(name=name, unit="cosine", better="high", about="as published in DataComp's metadata") for name in SCORES
@@ -73,7 +72,6 @@ class GivenEmbedding(Node):
         size: d.
     """
 
-    version: ClassVar[int] = 1
     host: ClassVar[bool] = True
     stored_as: ClassVar[str] = "embeddings"
     array: str

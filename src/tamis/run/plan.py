@@ -28,7 +28,6 @@ class CarriedField(Signal):
     """A field of the samples' json (or a column of the table), as text, added to a run that has an index already."""
 
     name: ClassVar[str] = "carried_field"
-    version: ClassVar[int] = 1
     host: ClassVar[bool] = True
     field: str
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from tamis.arrays import Float32s, Float64s, Floats, Mask, Rows
+from tamis.data import CLASS_NAMES, CLASS_VECTORS
 from tamis.errors import RecipeError, RunError, without_effect
 from tamis.ids import scramble
 from tamis.math import clipcov
@@ -23,7 +24,6 @@ from tamis.math.similarity import unit_rows
 from tamis.selectors.clusters import BLOCK, check_widths, gather, has_embedding, order_by_group
 from tamis.selectors.outcome import IfMissing, ReadsPool, Selection, check_missing, verdict
 from tamis.selectors.steps import Of, budget_of, check_budget, group_codes
-from tamis.store.parts import CLASS_NAMES, CLASS_VECTORS
 from tamis.store.table import Table
 
 T = TypeVar("T")

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from itertools import chain
 from typing import Any
 
 from tamis.data import Signal
-from tamis.derived import DERIVED
 from tamis.registry import Register, undefined
 
 
 def _wrong(cls: type[Any]) -> str:
     if not issubclass(cls, Signal):
         return "does not derive from tamis.data.Signal"
-    missing = [name for name in ("version", "columns") if not hasattr(cls, name)]
-    return f"has no {' and no '.join(missing)}" if missing else undefined(cls)
+    return undefined(cls) if hasattr(cls, "columns") else "has no columns"
 
 
 #: The built-in signals by their names in recipes; each is imported when it is first used.
@@ -57,20 +54,8 @@ SIGNALS = Register(
 signals = SIGNALS.all
 
 
-def signal_class(name: str) -> type[Any]:
-    """Returns the signal or derived signal of a name, importing only its package; RecipeError if there is none."""
-    return DERIVED[name] if name in DERIVED else SIGNALS.named(name, DERIVED)
-
-
-def signal_of_column(column: str) -> type[Any] | None:
-    """Returns the built-in signal, or derived one, that emits a column (NAME, or LABEL.NAME); None if there is none."""
-    name, every = column.rpartition(".")[2], chain(SIGNALS.values(), DERIVED.values())
-    makers = (cls for cls in every if isinstance(cls.columns, tuple))  # others depend on settings
-    return next((cls for cls in makers if name in {one.name for one in cls.columns}), None)
-
-
 def __getattr__(name: str) -> Any:
     return SIGNALS.attribute(name)
 
 
-__all__ = ["SIGNALS", "signal_of_column", "signal_class", "signals", *SIGNALS.exported]
+__all__ = ["SIGNALS", "signals", *SIGNALS.exported]

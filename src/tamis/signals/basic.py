@@ -51,7 +51,6 @@ class CaptionLength(CaptionSignal):
     """
 
     name = "caption_length"
-    version = 1
     host = True
     columns = (
         Column("words", "words", "neither", about="words of the caption, split at white space"),
@@ -120,7 +119,6 @@ class ImageSize(Signal):
     """
 
     name = "image_size"
-    version = 1
     host = True
     columns = (
         Column("shorter_side", "pixels", "high", about="shorter side of the image"),

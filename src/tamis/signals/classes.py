@@ -17,13 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.arrays import Floats
-from tamis.data import LATER, Column, Device, ModelRef, Node, OptionalFileRef, Signal
+from tamis.data import CLASS_NAMES, CLASS_VECTORS, LATER, Column, Device, ModelRef, Node, OptionalFileRef, Signal
 from tamis.errors import RecipeError, check_words, nearest, read_text, unknown_message, without_effect
 from tamis.features.embeddings import GivenVectors, ImageEmbedding
 from tamis.math.similarity import nearest_of, unit_rows
 from tamis.pool.datacomp import PUBLISHED, GivenEmbedding
 from tamis.signals.basic import CaptionSignal
-from tamis.store.parts import CLASS_NAMES, CLASS_VECTORS
 
 _WORD = re.compile(r"\w+")
 
@@ -55,7 +54,6 @@ class ClassMentions(CaptionSignal):
     """
 
     name = "class_mentions"
-    version = 1
     columns = (
         Column(
             "class_mentions",
@@ -160,7 +158,6 @@ class ClassSimilarity(CaptionSignal):
     """
 
     name = "class_similarity"
-    version = 1
     columns = (
         Column(
             "class_similarity",
@@ -228,7 +225,6 @@ class ZeroShotClass(Signal):
     """
 
     name = "zero_shot_class"
-    version = 1
     columns = (
         Column("zero_shot_class", "text", "neither", kind="word", about="the class whose name is nearest to the image"),
         Column(

@@ -63,7 +63,6 @@ class ClipScore(Signal):
     """
 
     name = "clip"
-    version = 1
     columns = (Column("clip", "cosine", "high", about="cosine of image and caption embedding"),)
     ONE_OF: ClassVar[tuple[str, ...]] = ("model", "embeddings_from")
     model: OptionalModelRef = None
@@ -120,7 +119,6 @@ class GeneratedClip(Signal):
     """
 
     name = "generated_clip"
-    version = 1
     columns = (
         Column(
             "generated_clip", "cosine", "high", beside="generated_caption", about="best cosine with generated captions"
@@ -187,7 +185,6 @@ class Itm(Signal):
     """
 
     name = "itm"
-    version = 1
     columns = (Column("itm", "probability", "high", about="probability that image and caption match"),)
     model: ModelRef
 
@@ -228,7 +225,6 @@ class Pac(Signal):
     """
 
     name = "pac"
-    version = 1
     columns = (Column("pac", "twice the cosine", "high", about="PAC-S of image and caption"),)
     model: ModelRef
     prompt: str = "A photo depicts "
@@ -268,7 +264,6 @@ class CSsft(Signal):
     """
 
     name = "c_ssft"
-    version = 1
     columns = (
         Column(
             "c_ssft",
@@ -342,7 +337,6 @@ class CRho(Signal):
     """
 
     name = "c_rho"
-    version = 1
     columns = (
         Column(
             "c_rho", "cosine", "high", about="cosine under a model of clean pairs minus that under a model of the pool"

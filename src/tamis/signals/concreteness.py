@@ -40,7 +40,6 @@ class Icc(CaptionSignal):
     """
 
     name = "icc"
-    version = 1
     columns = (Column("icc", "concreteness", "high", about="how visually concrete the caption is"),)
     model: ModelRef = "moranyanuka/icc"
 
@@ -159,7 +158,6 @@ class Vba(CaptionSignal):
     """
 
     name = "vba"
-    version = 1
     columns = (
         Column(
             "vba",
@@ -253,7 +251,6 @@ class ClipStroop(CaptionSignal):
     """
 
     name = "clip_stroop"
-    version = 1
     columns = (Column("clip_stroop", "1 - cosine", "high", about="how far the caption moves a sentence around it"),)
     model: ModelRef = "openai/clip-vit-large-patch14"
     prompts: tuple[str, ...] = ("I see the [*]", "A photo of the [*]", "A picture of my [*]", "This is the [*]")
@@ -309,7 +306,6 @@ class AveClip(CaptionSignal):
     """
 
     name = "ave_clip"
-    version = 1
     columns = (Column("ave_clip", "cosine", "high", about="mean cosine with images drawn from the caption"),)
     model: ModelRef = "openai/clip-vit-large-patch14"
     text_to_image: ModelRef = "stabilityai/stable-diffusion-2"

@@ -26,7 +26,6 @@ class FileHash(Signal):
     """
 
     name = "file_hash"
-    version = 1
     host = True
     columns = tuple(
         Column(f"image_{kind}", "hex digits", "neither", kind="word", about=f"{kind} of the image file")

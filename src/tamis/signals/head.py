@@ -52,7 +52,6 @@ class Head(Signal):
     """
 
     name = "head"
-    version = 1
     reads_texts = False  # its embedding does
     columns = (Column("head", "output", "neither", about="output of a small network on the embedding"),)
     weights: ModelRef

@@ -89,7 +89,6 @@ class Judge(Signal):
     """
 
     name = "judge"
-    version = 1
     columns = _columns(read_aspects(None))
     model: ModelRef | Server
     aspects: tuple[str, ...] = ()

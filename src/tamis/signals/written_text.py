@@ -39,7 +39,6 @@ class TextArea(Signal):
     """
 
     name = "text_area"
-    version = 1
     columns = (Column("text_area", "share", "low", about="share of the image that written text covers"),)
     boxes: TextBoxes = TextBoxes()
 
@@ -218,7 +217,6 @@ class Tmars(Signal):
     """
 
     name = "tmars"
-    version = 1
     columns = (
         Column("tmars", "cosine", "high", beside="clip_drop", about="cosine of caption and image without its text"),
         Column("clip_drop", "cosine", "low", about="how much of the CLIP cosine was written text"),

@@ -62,9 +62,6 @@ _STATUS = "tamis.status."
 #: Columns of the index that hold a sample's sizes, null for 0.
 SIZES = ("width", "height", "original_width", "original_height")
 
-#: The names of a signal's classes, and the (k, d) float32 unit rows that embed them.
-CLASS_NAMES, CLASS_VECTORS = "class_names.json", "class_vectors.npy"
-
 #: The reason of rows that a score part does not cover begins so; the footer of such a part says how many it covers.
 NOT_ASKED = "not asked"
 _ASKED = "tamis.asked"
