@@ -37,7 +37,7 @@ from benchmarks.loops import bare_loop, warmed, with_webdataset
 from benchmarks.measure import Case, Spent, benchmark, child, in_turn, spend, versus
 from tamis.data import Column, Device, Node, Sample, Signal
 from tamis.features.sources import DecodedImages
-from tamis.lab import make_pool
+from tamis.lab.pool import make_pool
 from tamis.models.clip import load_clip, load_tokenizer
 from tamis.models.device import device_for
 from tamis.models.preprocess import load_preprocess

@@ -13,7 +13,7 @@ from PIL import Image
 
 import tamis
 from tamis.errors import RecipeError, RunError
-from tamis.lab import make_pool
+from tamis.lab.pool import make_pool
 from tamis.store import Run
 
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 import tamis
 from tamis.evaluate.bench import compare, truth_of
-from tamis.lab import make_pool
+from tamis.lab.pool import make_pool
 from tamis.lab.tasks import make_tasks
 from tamis.math.statistics import Estimate, mean_interval
 from tamis.models.device import device_for

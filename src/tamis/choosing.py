@@ -9,6 +9,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -368,7 +369,7 @@ def _list_settings(record: Any, above: str = "") -> Iterator[tuple[str, Any]]:
 
 def _signal_of_column(column: str) -> type[Any] | None:
     """Returns the built-in signal, or derived one, that emits a column (NAME, or LABEL.NAME); None if there is none."""
-    name, every = column.rpartition(".")[2], (*SIGNALS.values(), *DERIVED.values())
+    name, every = column.rpartition(".")[2], chain(SIGNALS.values(), DERIVED.values())
     makers = (cls for cls in every if isinstance(cls.columns, tuple))  # others depend on settings
     return next((cls for cls in makers if name in {one.name for one in cls.columns}), None)
 

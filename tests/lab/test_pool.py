@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from tamis.lab import PoolSummary, make_pool, make_sample
 from tamis.lab.hard import HARD_KINDS
-from tamis.lab.samples import MAIN_KINDS, LabSample
+from tamis.lab.pool import PoolSummary, make_pool
+from tamis.lab.samples import MAIN_KINDS, LabSample, make_sample
 from tamis.lab.world import GROUPS, NEAR_COLOURS, OBJECTS
 
 _PAIRS = 700

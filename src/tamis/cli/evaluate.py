@@ -66,7 +66,7 @@ def bench(
     Example: tamis bench runs/mine --recipes no-filter,clip-50,tmars --tasks evalsets --out bench
     """
     import tamis
-    from tamis.lab.models import SETTINGS
+    from tamis.lab import MODEL_SETTINGS
     from tamis.train.scales import at_scale
 
     follow_the_work(quiet=quiet)
@@ -78,7 +78,7 @@ def bench(
         names = options.split(recipes or _USUAL_RECIPES)
         found = tamis.bench(
             drawn or source, names, tasks=_tasks(tasks, size or usual_size), out=out, run=run, settings=settings or [],
-            defaults=SETTINGS if drawn else (), fields=[*(["truth"] if drawn else []), *(field or [])],
+            defaults=MODEL_SETTINGS if drawn else (), fields=[*(["truth"] if drawn else []), *(field or [])],
             training=training, seeds=seeds, only=options.split(only), workers=workers, keep_models=keep_models,
             partial=partial, quiet=quiet, **compute,
         )  # fmt: skip
@@ -99,7 +99,7 @@ def bench(
 
 def _drawn_pool(pairs: int, workers: int) -> Callable[[Path], Path]:
     """Returns a function that draws a lab pool within a bench's folder."""
-    from tamis.lab import make_pool
+    from tamis.lab.pool import make_pool
 
     return lambda folder: make_pool(folder / f"pool-{pairs}", pairs=pairs, workers=workers, again=False).out
 

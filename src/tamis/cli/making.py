@@ -68,7 +68,7 @@ def make_pool(
 
     Example: tamis lab make-pool demo/pool --pairs 2000 --seed 0
     """
-    from tamis.lab import make_pool as make
+    from tamis.lab.pool import make_pool as make
 
     own: Any = None if shares is None else {}
     for word in split(shares):

@@ -54,18 +54,13 @@ def lacking_shards(run: Run, signal: Derived, names: Mapping[str, str]) -> int:
 
 
 def _sources(signal: Derived, run: Run, names: Mapping[str, str]) -> dict[str, Any]:
-    """Returns what the values of a signal depend on besides its settings: folders of columns, contents of files."""
-    return {"reads": sources_of(signal.reads, run, names), "contents": dict(signal.contents())}
-
-
-def sources_of(reads: Iterable[str], run: Run, names: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the folder of each column that something reads, and what may be noted in it later: the temperature."""
-    table, sources = run.table(names), {}
-    for name in sorted(reads):
+    """Returns what the values of a signal depend on besides its settings: columns that it reads, contents of files."""
+    table, reads = run.table(names), {}
+    for name in sorted(signal.reads):
         inner, group, _ = run.locate(names.get(name, name))
         column = f"{group.folder.name}/{inner}" if group is not None else inner
-        sources[name] = [column, table.about(name).get("temperature")]
-    return sources
+        reads[name] = [column, table.about(name).get("temperature")]  # which may be noted in the folder later
+    return {"reads": reads, "contents": dict(signal.contents())}
 
 
 def _stem(run: Run, name: str, version: int, settings: Mapping[str, Any], more: Mapping[str, Any]) -> str:
@@ -138,7 +133,8 @@ def add_columns(
     if made is None:
         return Run(run.path, partial=run.partial), label
     for shard, place in run.row_ranges.items():
-        values = {column: _block(numbers, place) for column, numbers in made[0].items()}
+        some = {column: values[place] for column, values in made[0].items()}
+        values = {column: one.to_pylist() if isinstance(one, pa.ChunkedArray) else one for column, one in some.items()}
         first = values[columns[0].name]
         empty = np.isnan(first) if isinstance(first, np.ndarray) else np.array([one is None for one in first], bool)
         reasons = [lacking if lacks else None for lacks in empty.tolist()]
@@ -147,7 +143,3 @@ def add_columns(
     with suppress(OSError):  # the same command may run elsewhere and write there
         remove(scratch)
     return Run(run.path, partial=run.partial), label
-
-
-def _block(values: Any, place: slice) -> Any:
-    return values[place].to_pylist() if isinstance(values, pa.ChunkedArray) else values[place]

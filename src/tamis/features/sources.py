@@ -46,12 +46,16 @@ def of_distinct(texts: Sequence[str | None], compute: Callable[[list[str]], Iter
 
 
 class _SampleFeature(Node):
-    """A feature that needs nothing but the samples."""
+    """A feature that needs nothing but the samples: an attribute of each, if there is no other `load`."""
 
     host: ClassVar[bool] = True
+    _attribute: ClassVar[str]
 
     def needs(self) -> Mapping[str, Node]:
         return {"samples": Samples()}
+
+    def load(self, device: Device) -> Callable[..., Any]:
+        return lambda *, samples: [getattr(sample, self._attribute) for sample in samples]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +64,7 @@ class Captions(_SampleFeature):
 
     name: ClassVar[str] = "captions"
     in_index: ClassVar[bool] = True
-
-    def load(self, device: Device) -> Callable[..., Any]:
-        return lambda *, samples: [sample.caption for sample in samples]
+    _attribute: ClassVar[str] = "caption"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,9 +72,7 @@ class DecodedImages(_SampleFeature):
     """The images of a batch: n arrays (height, width, 3) of uint8 RGB, upright; None if one does not decode."""
 
     name: ClassVar[str] = "decoded_images"
-
-    def load(self, device: Device) -> Callable[..., Any]:
-        return lambda *, samples: [sample.pixels for sample in samples]
+    _attribute: ClassVar[str] = "pixels"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,9 +80,7 @@ class HiddenContents(_SampleFeature):
     """The opacity (height, width) of images that are a single colour once transparency is ignored, else None."""
 
     name: ClassVar[str] = "hidden_contents"
-
-    def load(self, device: Device) -> Callable[..., Any]:
-        return lambda *, samples: [sample.hidden for sample in samples]
+    _attribute: ClassVar[str] = "hidden"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,9 +88,7 @@ class Transparencies(_SampleFeature):
     """The mean transparency of each image, in [0, 1]: 0 for files without an alpha channel."""
 
     name: ClassVar[str] = "transparencies"
-
-    def load(self, device: Device) -> Callable[..., Any]:
-        return lambda *, samples: [sample.transparent for sample in samples]
+    _attribute: ClassVar[str] = "transparent"
 
 
 @dataclass(frozen=True, kw_only=True)

