@@ -253,21 +253,6 @@ def siglip_folder(folder: Path, seed: int = 0) -> Path:
     return _save(_spread(model), folder, "SiglipImageProcessor", size={"height": 32, "width": 32})
 
 
-def siglip2_folder(folder: Path) -> Path:
-    """Saves the same with a Gemma tokenizer of single letters, as SigLIP 2 has it at fixed resolution."""
-    from transformers import GemmaTokenizer
-
-    siglip_folder(folder)
-    for left in folder.glob("*token*"):
-        left.unlink()
-    signs = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "\u2581", *"adeghoABDOG"]
-    GemmaTokenizer(
-        vocab={sign: number for number, sign in enumerate(signs)}, merges=[], add_bos_token=False, add_eos_token=True,
-        padding_side="right", model_max_length=16, model_input_names=["input_ids"],
-    ).save_pretrained(folder)  # fmt: skip
-    return folder
-
-
 def captioner_folder(folder: Path, kind: str = "blip", seed: int = 0) -> Path:
     """Saves a tiny random captioner of 32-pixel images: "blip", "blip-2" (with an OPT), "git" or "vit-gpt2"."""
     import torch

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tamis.data import Column, Device, Node, Sample, Samples, Signal
-from tamis.features.sources import Captions, DecodedImages
+from tamis.features.sources import DecodedImages
 
 #: What a test wants done in the middle of a run, in this process.
 CALLS: list[Callable[[], None]] = []
@@ -36,29 +36,6 @@ class Brightness(Signal):
             return {"brightness": np.array(means, np.float32)}
 
         return mean
-
-
-#: The captions that `Judged` has judged in this process.
-JUDGED: list[str] = []
-
-
-@dataclass(frozen=True, kw_only=True)
-class Judged(Signal):
-    """The number that a caption begins with, NaN if it is "nan": stands for an expensive signal."""
-
-    name: ClassVar[str] = "judged"
-    version: ClassVar[int] = 1
-    columns: ClassVar[tuple[Column, ...]] = (Column(name="judged", unit="points", better="high"),)
-
-    def needs(self) -> Mapping[str, Node]:
-        return {"captions": Captions()}
-
-    def load(self, device: Device) -> Callable[..., Any]:
-        def judge(*, captions: Sequence[str]) -> dict[str, Any]:
-            JUDGED.extend(captions)
-            return {"judged": np.array([float(caption.split()[0]) for caption in captions], np.float32)}
-
-        return judge
 
 
 @dataclass(frozen=True, kw_only=True)

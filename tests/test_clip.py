@@ -9,70 +9,12 @@ from shutil import copytree
 import numpy as np
 import pytest
 import torch
-from factories import caption, image_bytes, pair, siglip2_folder, write_tar
+from factories import image_bytes, pair, write_tar
 from safetensors.torch import save_file
-from transformers import AutoModel, AutoTokenizer
 
 import tamis
-from tamis.data import Device
-from tamis.features.embeddings import ImageEmbedding, ModelPixels, TextEmbedding, Tokens
-from tamis.math.similarity import rowwise_dot, unit_rows
 from tamis.models.clip import temperature_of
-from tamis.models.preprocess import load_preprocess
-from tamis.pool.images import decode
 from tamis.signals import ClipScore
-
-
-def plain_embeddings(model: str, images: list[bytes], captions: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    """transformers as its documentation uses it: padded to full length, one batch, float32."""
-    network = AutoModel.from_pretrained(model).eval()
-    tokenizer = AutoTokenizer.from_pretrained(model)
-    preprocess = load_preprocess(model)
-    pixels = np.stack([preprocess.normalise(preprocess.resize(decode(i, max_pixels=10**6))) for i in images])
-    tokens = tokenizer(captions, padding="max_length", max_length=16, truncation=True, return_tensors="pt")
-    with torch.no_grad():
-        image = network.get_image_features(pixel_values=torch.from_numpy(pixels))
-        text = network.get_text_features(input_ids=tokens["input_ids"])
-    image, text = (found if hasattr(found, "numpy") else found.pooler_output for found in (image, text))
-    return (torch.nn.functional.normalize(image).numpy(), torch.nn.functional.normalize(text).numpy())
-
-
-@pytest.mark.parametrize("kind", ["clip_model", "siglip_model"])
-def test_embeddings_equal_those_of_transformers(kind: str, request: pytest.FixtureRequest) -> None:
-    model = request.getfixturevalue(kind)
-    images = [image_bytes(seed, (40 + 9 * seed, 70 - 5 * seed)) for seed in range(7)]
-    captions = [caption(seed) for seed in range(6)] + [caption(0)]
-    plain_images, plain_texts = plain_embeddings(model, images, captions)
-    device = Device(batch_size=3)
-    decoded = [decode(data, max_pixels=10**6) for data in images]
-    pixels = ModelPixels(model=model).load(device)(images=[*decoded, None])
-    ours = ImageEmbedding(model=model).load(device)(pixels=pixels)
-    tokens = Tokens(model=model).load(device)(captions=[*captions, None])
-    texts = TextEmbedding(model=model).load(device)(tokens=tokens)
-    assert np.isnan(ours[-1]).all()
-    assert np.isnan(texts[-1]).all()
-    assert (rowwise_dot(unit_rows(ours[:-1]), plain_images) >= 0.9999).all()
-    assert (rowwise_dot(unit_rows(texts[:-1]), plain_texts) >= 0.9999).all()
-    # Other images and captions must not pass for the right ones.
-    assert np.sum(ours[0].astype(np.float32) * plain_images[1]) < 0.999
-
-
-def test_siglip_2_reads_captions_in_lower_case_as_it_was_trained(tmp_path: Path) -> None:
-    """Its configuration says `siglip` and its tokenizer is Gemma's, which keeps capitals."""
-    from transformers import Siglip2Tokenizer
-
-    model = str(siglip2_folder(tmp_path / "siglip2"))
-    captions = ["A DOG", "a dog", "A good God"]
-    tokens = Tokens(model=model).load(Device())(captions=captions)
-    reference = Siglip2Tokenizer.from_pretrained(model)  # of the same vocabulary; it lower-cases
-    assert tokens == reference(captions)["input_ids"]
-    assert tokens[0] == tokens[1]
-    padded = reference(captions, padding="max_length", max_length=16, padding_side="right", return_tensors="pt")
-    with torch.no_grad():
-        plain = AutoModel.from_pretrained(model).eval().get_text_features(input_ids=padded["input_ids"])
-    plain = plain if hasattr(plain, "numpy") else plain.pooler_output
-    ours = TextEmbedding(model=model).load(Device())(tokens=tokens)
-    assert (rowwise_dot(unit_rows(ours), unit_rows(plain.numpy())) >= 0.9999).all()
 
 
 def test_a_score_from_stored_embeddings_is_the_same_number(clip_model: str, pool: Path, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import webdataset
-from factories import caption, image_bytes, pair, write_pool, write_tar
+from factories import image_bytes, pair, write_metadata, write_pool, write_tar
 from PIL import Image
 
 import tamis
@@ -328,22 +328,6 @@ def test_the_index_has_the_samples_that_energon_finds(tmp_path: Path) -> None:
         assert len(places) == prepared(out)[".info.json"]["shard_counts"][name] + 1
 
 
-def test_energon_reads_what_we_prepare(pool: Path, tmp_path: Path) -> None:
-    energon = pytest.importorskip("megatron.energon")  # brings 77 packages; run by hand
-    subset = subset_of(scored(pool, tmp_path / "run"))
-    tamis.export(subset, "webdataset", tmp_path / "out", shard_size=8, energon=True)
-    found = energon.get_train_dataset(
-        str(tmp_path / "out"),
-        batch_size=1,
-        shuffle_buffer_size=None,
-        max_samples_per_sequence=None,
-        worker_config=energon.WorkerConfig(rank=0, world_size=1, num_workers=0),
-        repeat=False,
-    )
-    captions = [caption for batch in energon.get_loader(found) for caption in batch.caption]
-    assert sorted(captions) == sorted(files["txt"].decode() for _, files in read_back(tmp_path / "out"))
-
-
 # ---- what is read
 
 
@@ -476,26 +460,8 @@ def test_samples_that_their_shard_cuts_off_are_left_out_and_that_is_said(
 # ---- other kinds of pools
 
 
-def test_tables_are_exported_as_shards(tmp_path: Path) -> None:
-    images, captions = [image_bytes(seed) for seed in range(5)], [caption(seed) for seed in range(5)]
-    structs = pa.array([{"bytes": data, "path": f"{seed}.jpg"} for seed, data in enumerate(images)])
-    pq.write_table(pa.table({"image": structs, "caption": captions}), tmp_path / "pool.parquet")
-    run = scored(tmp_path / "pool.parquet", tmp_path / "run")
-    assert tamis.export(subset_of(run, [1, 4]), "webdataset", tmp_path / "out") == 2
-    found = [(key, files["jpg"], files["txt"].decode()) for key, files in read_back(tmp_path / "out")]
-    assert found == [(f"{row:09d}", images[row], captions[row]) for row in (1, 4)]
-
-
 def test_metadata_without_images_is_an_error_that_says_what_to_export_instead(tmp_path: Path) -> None:
-    rows = {
-        "uid": [f"{row:032x}" for row in range(4)],
-        "url": ["http://x"] * 4,
-        "text": [caption(row) for row in range(4)],
-        "original_width": [300] * 4,
-        "original_height": [200] * 4,
-    }
-    (tmp_path / "pool").mkdir()
-    pq.write_table(pa.table(rows), tmp_path / "pool" / "a.parquet")
+    write_metadata(tmp_path / "pool" / "a.parquet")
     subset = subset_of(scored(tmp_path / "pool", tmp_path / "run"), [2, 3])
     with pytest.raises(RunError, match="metadata without images to copy: export npy, parquet or keys"):
         tamis.export(subset, "webdataset", tmp_path / "out")

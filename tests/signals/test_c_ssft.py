@@ -1,4 +1,4 @@
-"""C-SSFT and C-RHO: by hand, against transformers' own models, and what tells two of them apart."""
+"""C-SSFT and C-RHO: by the cosines of their models, and what tells two of them apart."""
 
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from factories import caption, clip_folder, epochs_folder, image_bytes, score_batch  # noqa: E402
-from transformers import AutoModel, AutoTokenizer  # noqa: E402
 
 import tamis  # noqa: E402
 from tamis.data import Device, Sample  # noqa: E402
 from tamis.errors import ModelError, RecipeError  # noqa: E402
 from tamis.graph import Identities  # noqa: E402
-from tamis.models.preprocess import load_preprocess  # noqa: E402
 from tamis.pool.images import decode  # noqa: E402
-from tamis.signals import CRho, CSsft  # noqa: E402
+from tamis.signals import ClipScore, CRho, CSsft  # noqa: E402
 
 COUNT = 6
 
@@ -32,26 +30,14 @@ def samples() -> list[Sample]:
     ]
 
 
-def plain_cosines(model: Path) -> np.ndarray:
-    """transformers as its documentation uses it, one pair after the other, in float32."""
-    network, tokenizer = AutoModel.from_pretrained(model).eval(), AutoTokenizer.from_pretrained(model)
-    preprocess = load_preprocess(str(model))
-    cosines = []
-    for sample in samples():
-        assert sample.pixels is not None
-        pixels = torch.from_numpy(preprocess.normalise(preprocess.resize(sample.pixels)))[None]
-        tokens = tokenizer([sample.caption], truncation=True, max_length=16, return_tensors="pt")
-        with torch.no_grad():
-            image = network.get_image_features(pixel_values=pixels)
-            text = network.get_text_features(input_ids=tokens["input_ids"])
-        image, text = (found if hasattr(found, "numpy") else found.pooler_output for found in (image, text))
-        cosines.append(float(torch.nn.functional.cosine_similarity(image, text)))
-    return np.array(cosines)
+def cosines(model: Path) -> np.ndarray:
+    """By the signal that is compared with transformers' own numbers."""
+    return np.asarray(score_batch(ClipScore(model=str(model)), samples())["clip"])
 
 
-def test_c_ssft_is_the_mean_of_every_epochs_cosine_under_transformers(tmp_path: Path) -> None:
+def test_c_ssft_is_the_mean_of_every_epochs_cosine(tmp_path: Path) -> None:
     folder = epochs_folder(tmp_path / "epochs", 3)
-    each = np.stack([plain_cosines(folder / f"epoch-{number}") for number in (1, 2, 3)])
+    each = np.stack([cosines(folder / f"epoch-{number}") for number in (1, 2, 3)])
     found = score_batch(CSsft(folder=str(folder), epochs=3), samples())["c_ssft"]
     np.testing.assert_allclose(found, each.mean(0), atol=1e-3)
     assert np.argsort(found).tolist() == np.argsort(each.sum(0)).tolist()  # the equation's sum ranks the same
@@ -64,7 +50,7 @@ def test_c_rho_is_the_cosine_of_clean_less_that_of_the_pool(tmp_path: Path) -> N
     # Models of other widths: the cosines are compared, never the embeddings.
     clean, pool = clip_folder(tmp_path / "one", 1), clip_folder(tmp_path / "other", 2, size=16)
     found = score_batch(CRho(clean=str(clean), pool=str(pool)), samples())["c_rho"]
-    np.testing.assert_allclose(found, plain_cosines(clean) - plain_cosines(pool), atol=2e-3)
+    np.testing.assert_allclose(found, cosines(clean) - cosines(pool), atol=2e-3)
     assert np.abs(found).max() > 0.01
     turned = score_batch(CRho(clean=str(pool), pool=str(clean)), samples())["c_rho"]
     np.testing.assert_allclose(turned, -found, atol=1e-6)

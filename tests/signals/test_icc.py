@@ -84,30 +84,9 @@ def norms() -> TextRegression:
     return load_text_regression("norms", Device(batch_size=4))
 
 
-#: (more concrete texts, less concrete ones, least distance between the two groups)
-PAIRS = {
-    "things and ideas": (
-        ["table", "horse", "red apple", "bucket"],
-        ["justice", "meaning", "vague hope", "although"],
-        0.3,
-    ),
-    "scenes, and slogans and codes": (
-        ["two children on a sandy beach with a yellow kite", "a brown dog runs across a green lawn"],
-        ["everything you need to know about pension law", "ZX-4410B REV2 - Free Shipping!", "IMG_2034", "xkqzt"],
-        0.3,
-    ),
-}
-
-
 def test_the_built_in_norms_give_these_numbers(norms: TextRegression) -> None:
     texts = ["table", "vague hope", "a brown horse stands in a field", "ZX-4410B REV2, 2019!", "Doggy hope, 3", ""]
     assert norms(texts) == pytest.approx([0.8781, 0.1024, 0.9256, 0.0135, 0.1079, 0.4101], abs=1e-3)
-
-
-@pytest.mark.parametrize("case", PAIRS)
-def test_concrete_texts_score_above_abstract_ones(case: str, norms: TextRegression) -> None:
-    concrete, abstract, distance = PAIRS[case]
-    assert norms(concrete).min() > norms(abstract).max() + distance
 
 
 def test_word_facts_by_hand() -> None:

@@ -14,14 +14,13 @@ import pytest
 import xxhash
 from chat_server import ChatServer, prompt_of
 from factories import pair, score, score_batch, write_tar
-from PIL import Image
 from s3_fixtures import quick
 
 import tamis
-from tamis.arrays import Pixels
 from tamis.data import Device
 from tamis.errors import ModelError, RecipeError
 from tamis.graph import Identities
+from tamis.models.chat import load_chat
 from tamis.recipe import load
 from tamis.signals.judge import Judge, expected_number, read_aspects, written_number
 from tamis.store.parts import read_columns
@@ -69,26 +68,6 @@ def test_a_number_in_words(text: str, number: float | None) -> None:
     assert written_number(text) == number
 
 
-def library_answer(folder: str, image: Pixels, prompt: str) -> tuple[str, list[dict[str, float]]]:
-    """A LLaVA's answer by the library alone: its text, and the likeliest tokens at each place, its own first."""
-    import torch
-    from transformers import LlavaForConditionalGeneration, LlavaProcessor
-
-    processor, model = LlavaProcessor.from_pretrained(folder), LlavaForConditionalGeneration.from_pretrained(folder)
-    content = [{"type": "image", "image": Image.fromarray(image)}, {"type": "text", "text": prompt}]
-    made = processor.apply_chat_template(
-        [{"role": "user", "content": content}],
-        add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt",
-    )  # fmt: skip
-    done = model.generate(**made, max_new_tokens=16, do_sample=False, output_logits=True, return_dict_in_generate=True)
-    words, tokens = processor.tokenizer.convert_ids_to_tokens, []
-    for logits in done.logits:
-        shares, ids = torch.softmax(logits[0].double(), -1).topk(20)
-        tokens.append(dict(zip(words(ids.tolist()), shares.tolist(), strict=True)))
-    text = processor.tokenizer.decode(done.sequences[0, made["input_ids"].shape[1] :], skip_special_tokens=True)
-    return text.strip(), tokens
-
-
 DIGITS = "0123456789"
 
 
@@ -112,25 +91,26 @@ def by_all_ways(tokens: list[dict[str, float]]) -> float | None:
     return sum(int(text) * share for text, share in shares.items()) / sum(shares.values())
 
 
-def test_a_checkpoint_judges_as_the_librarys_own_calls_say(llava_model: str) -> None:
+def test_a_checkpoint_judges_by_its_answers(llava_model: str) -> None:
     texts = ["a Dog", "A DOG", "dog " * 100, "\u4e00\u53ea\u72d7", "\u0643\u0644\u0628", "a <image></s>", "{aspect} 5"]
     samples = [dataclasses.replace(pairs.good_pairs()[0], caption=text) for text in texts]
     expected, written = Judge(model=llava_model), Judge(model=llava_model, number="written")
     found, alone = score_batch(expected, samples), [score_batch(expected, [sample]) for sample in samples]
     words, known, some = score_batch(written, samples), read_aspects(None), 0
+    model = load_chat(llava_model, Device())  # whose answers tests/models compares with the library's own
     for row, (sample, text) in enumerate(zip(samples, texts, strict=True)):
         for name in NAMES:
             assert sample.pixels is not None
             plain = text.replace("<image>", "< image>").replace("</s>", "< /s>")
-            answer, tokens = library_answer(llava_model, sample.pixels, known[name].replace("{caption}", plain))
-            value = by_all_ways(tokens)
+            (answer,) = model.answer([sample.pixels], [known[name].replace("{caption}", plain)], 16)
+            value = by_all_ways([shares for _, shares in answer.tokens or ()])
             some += value is not None
             for ours in (found[f"judge_{name}"][row], alone[row][f"judge_{name}"][0]):
                 np.testing.assert_allclose(ours, np.nan if value is None else value, rtol=1e-5)
-            number = written_number(answer)
+            number = written_number(answer.text)
             np.testing.assert_equal(words[f"judge_{name}"][row], np.float32(np.nan if number is None else number))
             if value is None:
-                assert f"{name}: the model answered {answer!r}" in found["reason"][row]
+                assert f"{name}: the model answered {answer.text!r}" in found["reason"][row]
     assert some > 7
 
 
