@@ -18,8 +18,9 @@ from tamis.errors import RecipeError, RunError, naming_faults
 from tamis.pool import PoolSpec
 from tamis.recipe import PathLike, Recipe, RecipeLike, build, load
 from tamis.scoring import Preview, Scoring, SignalLike, derive, with_signals
-from tamis.storage import check_path, location, output_path
+from tamis.storage import check_path, output_path
 from tamis.store import Run, open_run
+from tamis.store.run import run_at
 from tamis.store.targets import are_outputs, check_ending, check_own, check_target, note_outputs
 
 if TYPE_CHECKING:
@@ -326,24 +327,23 @@ def _check_recipe(recipe: Recipe, source: RecipeLike | None, overwrite: bool, **
         raise RecipeError(f"the recipe {recipe.name!r} names no run folder: add 'run: runs/NAME'")
     for out in [*(out for _, out in recipe.exports), Path(recipe.report or "report.html")]:
         check_path(out)
-    scoring = Scoring(recipe.pool, recipe.run, recipe, **how)
+    run = run_at(recipe.run)
+    scoring = Scoring(recipe.pool, run or recipe.run, recipe, **how)
     files = [*scoring.pool.files, *([os.fspath(source)] if isinstance(source, str | os.PathLike) else [])]
-    check_outputs(recipe, read=files, overwrite=overwrite)
-    check_reads(recipe, scoring.path, scoring.pool)
+    check_outputs(recipe, run, read=files, overwrite=overwrite)
+    check_reads(recipe, run, scoring.pool)
     check_files(recipe.steps)
     return scoring
 
 
-def check_outputs(recipe: Recipe, *, read: Sequence[str] = (), overwrite: bool = False) -> None:
+def check_outputs(recipe: Recipe, run: Run | None, *, read: Sequence[str] = (), overwrite: bool = False) -> None:
     """Raises RunError if `run_recipe` may not write an export or the page, RecipeError if two have the same path.
 
-    `read` names files that the recipe reads, besides the pool of its run.
+    `run` is the recipe's, None if it does not exist yet. `read` names files that the recipe reads, besides its pool.
     """
     from tamis.reporting.page import check_page
 
-    run: Run | None = None
-    if recipe.run is not None and ((folder := location(recipe.run)) / "run.json").is_file():
-        run = Run(folder)
+    if run is not None:
         read = [*read, *run.pool_files]
     taken: set[str] = set()
     for exporter, out in recipe.exports:

@@ -27,7 +27,6 @@ from tamis.models.reference import BUILT_IN
 from tamis.pool import Pool
 from tamis.recipe import PathLike, Recipe, RecipeLike, load, names_of_columns, put, signal_from, usual
 from tamis.signals import SIGNALS
-from tamis.storage import location
 from tamis.store import Run, open_run
 from tamis.store.makers import maker_of
 from tamis.store.run import INDEX_NUMBERS, INDEX_WORDS, ScoreSet
@@ -264,12 +263,11 @@ def _differences(wanted: Mapping[str, Any], stored: Mapping[str, Any]) -> tuple[
     return in_words(one), in_words(other)
 
 
-def check_reads(recipe: Recipe, run: PathLike | None = None, pool: Pool | None = None) -> None:
+def check_reads(recipe: Recipe, run: Run | None = None, pool: Pool | None = None) -> None:
     """Raises RecipeError if a recipe's steps read what it does not score, the pool does not bring and the run lacks."""
     known = {*INDEX_NUMBERS, *INDEX_WORDS, "caption", *(recipe.pool.fields if recipe.pool else ())}
-    if run is not None and ((folder := location(run)) / "run.json").is_file():
-        opened = Run(folder)
-        known |= {*opened.columns, *opened.vectors}
+    if run is not None:
+        known |= {*run.columns, *run.vectors}
     of_pool = tuple((signal.name, signal) for signal in pool.signals) if pool else ()
     for entry in (*recipe.entries, *of_pool):
         known |= names_of_columns(*entry)

@@ -133,8 +133,7 @@ def score_lazily(scoring: Scoring, plan: LazyPlan, *, partial: bool = False) -> 
     def request(entries: Sequence[Entry], rows: Mask) -> None:
         nonlocal run
         by_shard = {shard: rows[span] for shard, span in run.row_ranges.items()}
-        scoring.score(entries, Within(recipe.name, by_shard))
-        run = Run(scoring.path, partial=partial)
+        run = open_run(scoring.score(entries, Within(recipe.name, by_shard)), partial=partial)
 
     def rows_before(among: Mask | None) -> Mask:
         """Returns the rows that the steps leave which come before those that need more scores."""

@@ -97,14 +97,15 @@ class Scoring:
     """Scores a recipe's signals into a run, one group after another; see `score` for the settings."""
 
     def __init__(
-        self, pool: PathLike | PoolSpec | Pool, run: PathLike, recipe: Recipe, *,
+        self, pool: PathLike | PoolSpec | Pool, run: PathLike | Run, recipe: Recipe, *,
         within: PathLike | Subset | None = None, workers: int | None = None, engine: Engine | None = None,
         grow: bool = False, max_error_rate: float | None = None, quiet: bool = False, **compute: Unpack[Compute],
     ) -> None:  # fmt: skip
         from tamis.run.local import Local
 
-        self.recipe, self.path, self.engine, self.grow = recipe, location(run), engine or Local(workers), grow
-        self.pool = pool if isinstance(pool, Pool) else _open_for(pool, self.path)
+        self.recipe, self.engine, self.grow = recipe, engine or Local(workers), grow
+        self.path = run.path if isinstance(run, Run) else location(run)
+        self.pool = pool if isinstance(pool, Pool) else _open_for(pool, run if isinstance(run, Run) else self.path)
         networks = run_on_device(signal for _, signal in recipe.signals)
         self.identities = Identities(device_for(**compute, away=self.engine.remote, networks=networks))
         self.executor = Executor(self.identities.device)  # passes in this process share models
@@ -322,10 +323,11 @@ class Preview:
         return html_table(f"Plan of {self.run}", counts, [vars(output) for output in self.missing])
 
 
-def _open_for(pool: PathLike | PoolSpec, run: Path) -> Pool:
+def _open_for(pool: PathLike | PoolSpec, run: Path | Run) -> Pool:
     """Opens a pool to score it into a run, which decides what the pool's settings leave open, and adds its fields."""
     spec = pool if isinstance(pool, PoolSpec) else PoolSpec(path=os.fspath(pool))
-    (indexed, later), facts = manifest.fields_of(run), manifest.read_manifest(run)
+    path, facts = (run.path, run.facts) if isinstance(run, Run) else (run, manifest.read_manifest(run))
+    indexed, later = manifest.fields_of(path, facts)
     was = facts["pool"] if facts else {}
     extensions = spec.image_extensions
     if extensions == IMAGE_EXTENSIONS:
@@ -334,7 +336,7 @@ def _open_for(pool: PathLike | PoolSpec, run: Path) -> Pool:
         spec, split=spec.split or was.get("split"), orientation=spec.orientation or was.get("orientation"),
         image_extensions=extensions, fields=tuple(dict.fromkeys([*(indexed or ()), *later, *spec.fields])),
     )  # fmt: skip
-    opened = open_pool(spec, manifest.shards_of(run))
+    opened = open_pool(spec, manifest.shards_of(path, facts))
     return opened if facts else with_orientation(opened)
 
 

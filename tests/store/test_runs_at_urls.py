@@ -313,7 +313,7 @@ def test_fields_that_were_added_later_and_records_of_failures_are_found_at_a_url
     spec = package.PoolSpec(path=str(pool))
     for fields in ((), ("source",), ()):
         package.score(replace(spec, fields=fields), run=RUN, signals=["caption_length"], quiet=True)
-    assert manifest.fields_of(location(RUN)) == ((), ("source",))
+    assert manifest.fields_of(location(RUN), manifest.read_manifest(location(RUN))) == ((), ("source",))
     s3.pipe_file("pool/runs/mine/failures/00000.json", b"{}")
     assert [finding.path for finding in package.check(RUN).findings] == ["failures/00000.json"]
 

@@ -161,13 +161,14 @@ def _check_recipe(recipe: str, settings: list[str], run: str | None) -> None:
     from tamis.scoring import try_signals
     from tamis.selectors.outcome import check_files, describe
     from tamis.store import open_run
+    from tamis.store.run import run_at
 
     chosen = load(recipe, settings)
     if chosen.entries:
-        choosing.check_reads(chosen, run)
+        choosing.check_reads(chosen, run_at(run) if run else None)
     if run is not None:
         choosing.find_columns(chosen, open_run(run))
-    api.check_outputs(chosen, read=[recipe])
+    api.check_outputs(chosen, run_at(chosen.run) if chosen.run else None, read=[recipe])
     print(f"{chosen.name}: {chosen.about or 'no description'}")
     for label, signal in chosen.signals:
         print(f"  score   {label or signal.name}")

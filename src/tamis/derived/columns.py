@@ -131,7 +131,7 @@ def add_columns(
         for file, array in made[1].items() if made else ():
             write_array(target / file, array)
     if made is None:
-        return Run(run.path, partial=run.partial), label
+        return run.reopen(), label
     for shard, place in run.row_ranges.items():
         some = {column: values[place] for column, values in made[0].items()}
         values = {column: one.to_pylist() if isinstance(one, pa.ChunkedArray) else one for column, one in some.items()}
@@ -142,4 +142,4 @@ def add_columns(
             parts.write_scores(target / f"{shard}.parquet", columns, values, reasons, uids=uids)
     with suppress(OSError):  # the same command may run elsewhere and write there
         remove(scratch)
-    return Run(run.path, partial=run.partial), label
+    return run.reopen(), label

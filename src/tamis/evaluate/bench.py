@@ -37,7 +37,7 @@ from tamis.store.checked import read_lines, read_record, write_record
 from tamis.store.claims import lock_run
 from tamis.store.makers import models_in_words
 from tamis.store.reasons import Verdict
-from tamis.store.run import Run, open_run
+from tamis.store.run import Run, open_run, run_at
 from tamis.store.subset import Subset
 from tamis.store.targets import check_own
 from tamis.train.clip import training_rows
@@ -283,7 +283,7 @@ def _scored(
     """
     pool = open_pool(spec)
     for recipe in recipes:
-        check_reads(recipe, path, pool)
+        check_reads(recipe, run_at(path), pool)
         check_files(recipe.steps)
     steps: list[dict[str, Any]] = read_record(notes)["steps"] if notes.is_file() else []
     parts: dict[str, set[str]] = {}

@@ -43,7 +43,7 @@ class Images:
     """
 
     def __init__(self, run: Run, *, most: int = KEPT) -> None:
-        self._run, self._most = run, most
+        self._run, self._pool, self._most = run, run.readable_pool, most
         self._kept: OrderedDict[int, Future[bytes]] = OrderedDict()
         self._guard = threading.Lock()
         self._pages: deque[Sequence[int]] = deque(maxlen=_WAITING)
@@ -106,9 +106,8 @@ class Images:
         return found
 
     def _samples(self, rows: Collection[int], threads: int) -> Iterator[KeptSample]:
-        pool = self._run.readable_pool
-        if pool is None or not pool.has_images:
-            raise NoImage(NO_IMAGE["absent"] if pool is None else "the pool is metadata only")
+        if self._pool is None or not self._pool.has_images:
+            raise NoImage(NO_IMAGE["absent"] if self._pool is None else "the pool is metadata only")
         order = sorted(rows)
         return samples_of(self._run, order=order, fields={"pixels"}, errors="mark", threads=threads)
 

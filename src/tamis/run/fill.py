@@ -76,13 +76,13 @@ def fill(
             "signals": [*signals, *recipe.get("signals", ())],
             "keep": recipe.get("keep", list(plan.keep)),
         }
-        manifest.begin(path, plan.pool, recipe, plan.in_index)
+        facts = manifest.begin(path, plan.pool, recipe, plan.in_index)
         described = {output.folder: plan.describe(output) for output in plan.outputs if output.node is not None}
         manifest.describe(path, described)
         failed, changed = _read_failures(path, plan.pool)
         plan = replace(plan, again=changed if plan.within is None else frozenset())
         tasks = plan.tasks(path)
-    before = Run(path)
+    before = Run(path, facts=facts, pool=plan.pool)
     if plan.within is None:  # else an earlier pass has done so
         _warn_of_changes(before, plan.pool)
     tally = _tally(before, plan.pool.shards, tasks, failed)
@@ -99,7 +99,7 @@ def fill(
                 lost = f"{len(tally.failed):,} of {tally.shards:,} shards failed, the last {report.shard}"
                 raise StopError(f"{lost}: {report.error}; --max-error-rate is {max_error_rate:g}")
         reporter.say(left_out_words(tally.left_out))
-    return Run(path) if tasks else before  # `before` already has its footers cached
+    return before.reopen() if tasks else before  # `before` already has its footers cached
 
 
 def recipe_entry(label: str, signal: Any, within: object) -> dict[str, Any]:

@@ -115,10 +115,11 @@ class Plan:
         Raises StopError if the pool does not go with this folder, or a label or a field belongs to something else.
         """
         manifest.check_folder(run, self.pool)
-        manifest.check_pool(run, self.pool, grow=self.grow)
-        indexed, later = manifest.fields_of(run)
+        facts = manifest.read_manifest(run)
+        manifest.check_pool(run, facts, self.pool, grow=self.grow)
+        indexed, later = manifest.fields_of(run, facts)
         if indexed is not None and (new := set(self.pool.spec.fields) - {*indexed, *later}):
-            opened = Run(run)
+            opened = Run(run, facts=facts)
             for name in sorted(new & {*opened.scores, *opened.columns}):
                 raise RunError(f"the field {name!r} cannot be added to {run}: it would hide a score of that name")
         signals = _with_labels(self.signals, manifest.labels_of(run), self.identities)

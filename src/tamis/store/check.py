@@ -23,7 +23,14 @@ from tamis.storage import RemotePath, drop_cached, files, folders, read_json
 from tamis.store import checked, parts
 from tamis.store.checked import CheckedParquet, check_binding, read_lines, read_record
 from tamis.store.claims import CLAIMS, free_claims
-from tamis.store.manifest import description_of, part_folders, read_description, same_label_error, shards_of
+from tamis.store.manifest import (
+    description_of,
+    part_folders,
+    read_description,
+    read_manifest,
+    same_label_error,
+    shards_of,
+)
 from tamis.store.parts import read_side_file
 from tamis.store.run import Run, completed_by
 from tamis.store.subset import SubsetFile
@@ -152,7 +159,7 @@ class _Check:
 
     def unlisted(self, path: Path, shard: str) -> None:
         """Adds a finding for a file of a shard that the run does not list, unless the run has grown meanwhile."""
-        if shard not in shards_of(self.run.path):
+        if shard not in shards_of(self.run.path, read_manifest(self.run.path)):
             self.note("left over", path, "the run does not list this shard")
 
 

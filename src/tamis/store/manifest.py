@@ -68,9 +68,8 @@ def read_manifest(run: Path) -> dict[str, Any] | None:
     return read_record(path)
 
 
-def shards_of(run: Path) -> dict[str, str]:
+def shards_of(run: Path, facts: Mapping[str, Any] | None) -> dict[str, str]:
     """Returns the shards that a run lists, as {name: url}; {} for a new run. A renamed file has its new url."""
-    facts = read_manifest(run)
     listed = read_shards(run, facts, just_begun=True) if facts else {}
     return listed | _find_renamed(run, listed)
 
@@ -187,13 +186,11 @@ def same_label_error(label: str, one: Path, other: Path) -> str:
 
 def labels_of(run: Path) -> dict[str, str]:
     """Returns {label: fingerprint} of a run's signals; {} for a new run."""
-    found = score_folders(run) if read_manifest(run) else {}
-    return {label: folder.name.rpartition("-")[2] for label, (folder, _) in found.items()}
+    return {label: folder.name.rpartition("-")[2] for label, (folder, _) in score_folders(run).items()}
 
 
-def fields_of(run: Path) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
+def fields_of(run: Path, facts: Mapping[str, Any] | None) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
     """Returns the json fields in a run's index (None for a new run), and those added later."""
-    facts = read_manifest(run)
     if facts is None:
         return None, ()
     later = sorted((run / "scores").glob(f"carried_field-*/{SIGNAL}"))
@@ -225,9 +222,8 @@ def check_folder(run: Path, pool: Pool) -> None:
         raise RunError(f"the run folder {name} and the pool overlap: use a --run outside {' '.join(pool.spec.paths)}")
 
 
-def check_pool(run: Path, pool: Pool, *, grow: bool = False) -> None:
+def check_pool(run: Path, facts: Mapping[str, Any] | None, pool: Pool, *, grow: bool = False) -> None:
     """Raises RunError if a pool has new paths and shards that the run lacks, unless `grow` allows to add them."""
-    facts = read_manifest(run)
     if facts is None or grow or set(pool.spec.paths) <= set(pool_paths(facts)):
         return
     listed = read_shards(run, facts, just_begun=True)
@@ -243,8 +239,10 @@ def pool_paths(facts: Mapping[str, Any]) -> list[str]:
     return [path] if isinstance(path, str) else list(path)
 
 
-def begin(run: Path, pool: Pool, recipe: Mapping[str, Any], fields: Sequence[str] | None = None) -> None:
-    """Makes or extends a run folder for a pool. The caller holds the lock and has called `check_pool`.
+def begin(run: Path, pool: Pool, recipe: Mapping[str, Any], fields: Sequence[str] | None = None) -> dict[str, Any]:
+    """Makes or extends a run folder for a pool; returns the content of run.json.
+
+    The caller holds the lock and has called `check_pool`.
 
     `fields`: the json fields to store in the index; None: all fields of the pool.
     """
@@ -274,6 +272,7 @@ def begin(run: Path, pool: Pool, recipe: Mapping[str, Any], fields: Sequence[str
     with writing(run / "recipe.yaml") as temporary:
         resolved = {**recipe, "pool": spec["path"]}
         temporary.write_text(yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    return facts
 
 
 def _merged_paths(before: Mapping[str, Any], listed: Mapping[str, str], pool: Pool) -> dict[str, Any]:

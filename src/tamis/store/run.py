@@ -107,23 +107,43 @@ class Run:
         facts: the content of run.json.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, partial: bool = False) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        partial: bool = False,
+        facts: Mapping[str, Any] | None = None,
+        pool: Pool | None = None,
+    ) -> None:
         """Opens a run folder: a path or a URL.
+
+        Args:
+            path: the folder or its URL.
+            partial: whether rows may be read although shards are missing.
+            facts: the content of run.json, if it was just read; None reads it.
+            pool: the opened pool; None opens it on first use.
 
         Raises:
             RunError: it is not a run folder or has another format, or the store does not answer.
         """
         self.path = location(path)
         self.partial = partial
-        facts = read_manifest(self.path)
+        facts = facts or read_manifest(self.path)
         if facts is None:
             what = "it holds no run.json" if self.path.exists() else "it does not exist"
             raise RunError(f"{self.path} is not a run folder: {what}; make one with `tamis score POOL --run RUN`")
         self.facts: Mapping[str, Any] = facts
+        if pool is not None and list(pool.spec.paths) == pool_paths(facts):  # else it is one of several
+            self.pool = pool
         self._owners: dict[str, IndexFacts] = {}
         self._widths: dict[Path, int] = {}  # of stored embeddings
         self._asked: dict[str, Mask] = {}  # by label of a score
         self._numeric: dict[str, bool] = {}  # by field
+
+    def reopen(self, *, partial: bool | None = None) -> Run:
+        """Returns the run with what was written since. Its pool stays open."""
+        partial = self.partial if partial is None else partial
+        return Run(self.path, partial=partial, facts=self.facts, pool=vars(self).get("pool"))
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, {len(self.shards)} shards)"
@@ -654,6 +674,11 @@ class _ShownTable(RunTable):
         return values
 
 
+def run_at(path: str | os.PathLike[str]) -> Run | None:
+    """Returns the run in a folder; None if there is none yet."""
+    return Run(path) if (location(path) / "run.json").is_file() else None
+
+
 def open_run(path: str | os.PathLike[str] | Run, *, partial: bool = False) -> Run:
     """Opens a run folder to read its rows.
 
@@ -665,8 +690,8 @@ def open_run(path: str | os.PathLike[str] | Run, *, partial: bool = False) -> Ru
         RunError: it is not a run folder, or shards are missing; the message names them and the command to complete it.
     """
     run = path if isinstance(path, Run) else Run(path, partial=partial)
-    if partial and not run.partial:
-        run = Run(run.path, partial=True)
+    if partial and not run.partial and run.missing_shards:
+        run = run.reopen(partial=True)
     run.check_complete()
     return run
 
