@@ -55,9 +55,6 @@ class _Parts(nn.Module):
             setattr(self, name, part)
 
 
-# ---- BLIP
-
-
 class _VitBlock(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -149,9 +146,6 @@ class PlainBlip(nn.Module):
             x = layer(x, image)
         head = self.text_decoder.cls.predictions
         return head.decoder(head.transform.LayerNorm(gelu(head.transform.dense(x))))
-
-
-# ---- open_clip
 
 
 class _ClipBlock(nn.Module):

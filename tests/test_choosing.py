@@ -27,7 +27,6 @@ DRAWN = f"clip is lab/clip: it knows only the drawn world, so {NOTHING}"
 @pytest.fixture(scope="module")
 def scored(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run of 12 pairs with scores by lab/clip."""
-    pytest.importorskip("torch")
     folder = tmp_path_factory.mktemp("scored")
     pool = write_pool(folder / "pool", shards=1, rows=12)
     return tamis.score(pool, run=folder / "run", signals=SIGNALS, keep=["embeddings"], device="cpu", quiet=True)

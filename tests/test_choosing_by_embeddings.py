@@ -101,7 +101,6 @@ def test_crowded_regions_are_thinned_out_after_copies(scored: Run) -> None:
 
 
 def test_a_run_gets_clusters_as_columns(scored: Run) -> None:
-    pytest.importorskip("faiss")
     done = tamis.cluster(scored, clusters=4)
     label = [name for name in done.scores if name.startswith("cluster")]
     assert label == ["cluster"]

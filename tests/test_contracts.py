@@ -303,9 +303,6 @@ def test_docstrings_say_what_a_class_does_and_what_its_settings_mean(
                 assert column.about, (name, column.name)
 
 
-# ---- signals
-
-
 @pytest.fixture(scope="module")
 def served_model() -> Iterator[Server]:
     """A model behind a server, which says a number that depends on image and caption."""
@@ -362,15 +359,9 @@ def test_what_a_signal_keeps_beside_its_parts_comes_back_as_it_was(signal: Signa
         assert not isinstance(content, np.ndarray) or found.dtype == content.dtype
 
 
-# ---- selectors
-
-
 @selector_cases
 def test_selector(step: Step) -> None:
     check_selector(step, columns=columns())
-
-
-# ---- exporters
 
 
 @exporter_cases

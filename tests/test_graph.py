@@ -157,9 +157,6 @@ def test_an_empty_batch_finds_a_faulty_signal_before_any_work_and_is_tried_once(
     tried(loading(lambda: lambda *, lengths: {"times": np.stack(list(lengths))}), Executor(Device()))
 
 
-# ---- what a value must be
-
-
 @pytest.mark.parametrize(
     ("found", "names"),
     [
@@ -286,9 +283,6 @@ def test_a_misspelt_class_attribute_is_an_error(body: dict[str, Any], names: str
     assert [word for word in names.split() if word not in str(error.value)] == []
 
 
-# ---- identities
-
-
 def test_identities_tell_nodes_apart_by_settings_versions_and_needs() -> None:
     identities = Identities(Device(threads=2))
     known = {identities.fingerprint(node) for node in (Times(), Times(factor=3), Times(lengths=Lengths(unit=2)))}
@@ -345,7 +339,6 @@ def test_what_a_gpu_computes_has_another_fingerprint_and_a_cpus_keeps_its_own(cl
 
 
 def test_the_runtime_of_the_text_networks_counts_where_it_changes_results(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("rapidocr")
     from tamis.models import ocr
 
     def stems(precision: Precision, *, openvino: bool, fast: bool = True, cuda: bool = False) -> tuple[str, str]:

@@ -55,9 +55,6 @@ def test_scrambling_stays_what_it_was(uids: list[tuple[int, int]], seed: int) ->
     assert found.tolist() == [mixed((mixed(one ^ salt) + other) % 2**64) for one, other in uids]
 
 
-# ---- fingerprints
-
-
 def test_fingerprints_stay_what_they_were() -> None:
     """Folders on disk are named by them: a changed fingerprint would score every pool again."""
     assert fingerprint({"name": "clip", "version": 1, "settings": {"model": "x"}}) == "6f3a5442aa87bc6d"

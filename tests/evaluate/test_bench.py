@@ -17,26 +17,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from factories import clip_folder, pair, write_tar
+from faulty_server import Answer, FaultyServer, Request, files
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
-from factories import clip_folder, pair, write_tar  # noqa: E402
-from faulty_server import Answer, FaultyServer, Request, files  # noqa: E402
-
-import tamis  # noqa: E402
-from tamis.data import Device  # noqa: E402
-from tamis.errors import DiskFullError, PoolError, RecipeError, RunError  # noqa: E402
-from tamis.evaluate import cells  # noqa: E402
-from tamis.evaluate.bench import Bench, compare, gain, shares_of_kinds, summed_up, truth_of  # noqa: E402
-from tamis.evaluate.cells import CellResult, identity  # noqa: E402
-from tamis.evaluate.tasks import find_tasks  # noqa: E402
-from tamis.store import Run  # noqa: E402
-from tamis.store.checked import with_hash  # noqa: E402
-from tamis.store.claims import lock_run  # noqa: E402
-from tamis.store.subset import Subset  # noqa: E402
-from tamis.train.clip import Trained, train_clip  # noqa: E402
-from tamis.train.scales import ClipTraining  # noqa: E402
+import tamis
+from tamis.data import Device
+from tamis.errors import DiskFullError, PoolError, RecipeError, RunError
+from tamis.evaluate import cells
+from tamis.evaluate.bench import Bench, compare, gain, shares_of_kinds, summed_up, truth_of
+from tamis.evaluate.cells import CellResult, identity
+from tamis.evaluate.tasks import find_tasks
+from tamis.store import Run
+from tamis.store.checked import with_hash
+from tamis.store.claims import lock_run
+from tamis.store.subset import Subset
+from tamis.train.clip import Trained, train_clip
+from tamis.train.scales import ClipTraining
 
 DEVICE = Device(kind="cpu", threads=1, batch_size=8)
 Trainings = list[tuple[Subset, Trained]]

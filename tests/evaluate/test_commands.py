@@ -31,7 +31,6 @@ def test_evaluating_prints_three_correlations_with_intervals(tamis: Tamis, tmp_p
 def test_training_scoring_and_distilling_in_a_row(
     tamis: Tamis, tmp_path: Path, clip_model: str, llama_model: str, regression_model: str
 ) -> None:
-    pytest.importorskip("torch")
     captions = list(dict.fromkeys(caption(seed) for seed in range(150)))[:100]
     table = tmp_path / "captions.csv"
     table.write_text("caption\n" + "".join(f"{text}\n" for text in captions))

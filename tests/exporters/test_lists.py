@@ -40,9 +40,6 @@ def scored(tmp_path: Path) -> Run:
     return write_run(tmp_path / "run", columns, uids=UIDS[:5], shards=2)
 
 
-# ---- npy
-
-
 @pytest.mark.parametrize("kept", [[0, 1, 2, 4, 7, 9], []], ids=["some", "none"])
 def test_npy_is_datacomps_subset_file_byte_for_byte(
     tmp_path: Path, kept: Sequence[int], monkeypatch: pytest.MonkeyPatch
@@ -51,9 +48,6 @@ def test_npy_is_datacomps_subset_file_byte_for_byte(
     assert tamis.export(subset_of(uid_run(tmp_path / "run"), kept), "npy", tmp_path / "subset.npy") == len(kept)
     np.save(tmp_path / "theirs.npy", np.array(sorted(UIDS[row] for row in kept), np.dtype("u8,u8")))
     assert (tmp_path / "subset.npy").read_bytes() == (tmp_path / "theirs.npy").read_bytes()
-
-
-# ---- parquet
 
 
 @pytest.mark.parametrize(("captions", "kept"), [(False, [0, 1, 3]), (True, [])])
@@ -77,9 +71,6 @@ def test_parquet_holds_ids_and_every_score_of_the_kept_rows(
     assert table.schema.field("clip").type == pa.float32()
 
 
-# ---- keys
-
-
 def test_keys_are_lines_in_the_order_of_the_pool_whatever_is_in_them(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -96,9 +87,6 @@ def test_keys_are_lines_in_the_order_of_the_pool_whatever_is_in_them(
     tamis.export(subset_of(run, [2, 3]), "keys", tmp_path / "named.txt", shard=True)
     assert (tmp_path / "named.txt").read_text() == f"{run.shards[0]}/e\n{run.shards[1]}/e\n"
     assert caplog.text == ""
-
-
-# ---- all of them
 
 
 FORMATS = ("npy", "parquet", "keys")

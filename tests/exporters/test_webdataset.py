@@ -66,9 +66,6 @@ def sizes(out: Path) -> Mapping[str, int]:
     return found
 
 
-# ---- what comes out
-
-
 @pytest.mark.parametrize(("kept", "wanted"), [([1, 2, 8, 9, 19, 20], [5, 1]), ([], [])], ids=str)
 def test_kept_samples_come_back_byte_for_byte_in_shards_of_the_size_asked_for(
     pool: Path, tmp_path: Path, kept: list[int], wanted: list[int]
@@ -164,9 +161,6 @@ def test_repeats_can_be_weights(tmp_path: Path) -> None:
     once = replace(subset, times=None)
     assert tamis.export(once, "webdataset", tmp_path / "once", weights=True) == 3
     assert {json.loads(files["json"])["weight"] for _, files in read_back(tmp_path / "once")} == {1}
-
-
-# ---- what trainers read
 
 
 def trained(out: Path) -> dict[str, list[tuple[bytes, str]]]:
@@ -265,9 +259,6 @@ def test_an_image_is_converted_as_it_was_judged_and_stays_if_it_cannot_be(tmp_pa
         tamis.export(subset_of(run), "webdataset", tmp_path / "else", images="jpg")
 
 
-# ---- energon
-
-
 def prepared(out: Path) -> dict[str, Any]:
     return {path.name: json.loads(path.read_text()) for path in (out / ".nv-meta").iterdir()}
 
@@ -328,9 +319,6 @@ def test_the_index_has_the_samples_that_energon_finds(tmp_path: Path) -> None:
         assert len(places) == prepared(out)[".info.json"]["shard_counts"][name] + 1
 
 
-# ---- what is read
-
-
 def test_only_the_byte_ranges_of_kept_samples_are_read(
     pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -362,9 +350,6 @@ def test_compressed_shards_are_read_through_with_a_warning(tmp_path: Path, caplo
         assert tamis.export(subset, "webdataset", tmp_path / "out", shard_size=1) == 2
     assert read_back(tmp_path / "out") == [samples[1], samples[4]]
     assert "1 shards are compressed" in caplog.text
-
-
-# ---- stopping and going on
 
 
 def test_an_export_goes_on_where_it_stopped(pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -415,9 +400,6 @@ def test_files_of_others_are_left_alone(pool: Path, tmp_path: Path) -> None:
         tamis.export(subset, "webdataset", tmp_path / "good")
 
 
-# ---- a pool that is not what it was
-
-
 def test_a_shard_that_changed_since_it_was_scored_is_an_error(pool: Path, tmp_path: Path) -> None:
     """Else the old byte ranges would be read from the new file, and make broken samples."""
     path = pool / "00001.tar"
@@ -455,9 +437,6 @@ def test_samples_that_their_shard_cuts_off_are_left_out_and_that_is_said(
     assert read_back(tmp_path / "out") == before[:18]
     assert sizes(tmp_path / "out") == {"00000.tar": 18}
     assert "1 kept samples are left out" in caplog.text
-
-
-# ---- other kinds of pools
 
 
 def test_metadata_without_images_is_an_error_that_says_what_to_export_instead(tmp_path: Path) -> None:

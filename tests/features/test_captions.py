@@ -18,9 +18,6 @@ from tamis.ids import format_uid
 from tamis.pool.texts import read_captions_file
 from tamis.store import Run
 
-torch = pytest.importorskip("torch")
-
-
 SAMPLING = {"captions": 3, "max_tokens": 10}
 
 
@@ -128,7 +125,6 @@ def test_a_bad_file_of_captions_says_what_is_wrong(name: str, text: str, message
 
 
 def test_mask_text_changes_the_captions_of_images_with_text_only(tmp_path: Path, sieve: dict[str, Any]) -> None:
-    pytest.importorskip("rapidocr")
     pool = text_pool(tmp_path / "pool", "GRAND OPENING", plain=4)
     plain = columns(score(pool, tmp_path / "plain", sieve))["sieve_caption"]
     masked = columns(score(pool, tmp_path / "masked", sieve | {"mask_text": True}))["sieve_caption"]

@@ -82,7 +82,6 @@ def test_the_means_around_and_inside_by_hand() -> None:
 
 
 def test_inpainting_continues_the_surroundings() -> None:
-    pytest.importorskip("cv2")
     image = np.zeros((40, 40, 3), np.uint8)
     image[:, 20:] = 200
     clean = image.copy()
@@ -93,7 +92,6 @@ def test_inpainting_continues_the_surroundings() -> None:
 
 @pytest.mark.parametrize("fill", [fill_around, fill_inside, inpaint])
 def test_images_without_text_are_returned_unchanged(fill: Any) -> None:
-    pytest.importorskip("cv2")
     image = np.random.default_rng(2).integers(0, 256, (20, 30, 3), dtype=np.uint8)
     assert fill(image, []) is image
     assert fill(image, [box(40, 40, 50, 50)]) is image

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from tamis.math.similarity import cosines, unit_rows
 from tamis.math.statistics import (
@@ -30,7 +31,6 @@ from tamis.math.statistics import (
 
 @given(st.lists(st.integers(-3, 3), max_size=40))
 def test_ranks_are_those_of_scipy(values: list[int]) -> None:
-    stats = pytest.importorskip("scipy.stats")
     assert average_ranks(np.array(values, float)).tolist() == stats.rankdata(values).tolist()
 
 
@@ -139,7 +139,6 @@ def test_it_is_the_mean_over_all_orders_of_ties(
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.integers(-3, 3), st.integers(-3, 3)), min_size=2, max_size=12))
 def test_correlations_are_their_definitions(rows: list[tuple[int, int]]) -> None:
-    stats = pytest.importorskip("scipy.stats")
     one, other = [list(column) for column in zip(*rows, strict=True)]
     constant = len(set(one)) == 1 or len(set(other)) == 1
     expected = math.nan if constant else float(np.corrcoef(stats.rankdata(one), stats.rankdata(other))[0, 1])
@@ -150,7 +149,6 @@ def test_correlations_are_their_definitions(rows: list[tuple[int, int]]) -> None
 
 
 def test_intervals_hold_the_value_and_a_constant_column_has_none() -> None:
-    pytest.importorskip("scipy")
     rng = np.random.default_rng(0)
     scores = rng.normal(size=40)
     found = agreement(scores, scores + rng.normal(size=40), left_out=3)

@@ -6,21 +6,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from factories import WORDS, image_bytes
 
-torch = pytest.importorskip("torch")
-
-from tamis.data import Device  # noqa: E402
-from tamis.errors import ModelError  # noqa: E402
-from tamis.models.captioner import (  # noqa: E402
+from tamis.data import Device
+from tamis.errors import ModelError
+from tamis.models.captioner import (
     ARCHITECTURES,
     FastCaptioner,
     load_beam_captioner,
     load_captioner,
     word_tokens,
 )
-from tamis.models.nucleus import Sampling, draw, random_numbers  # noqa: E402
-from tamis.pool.images import decode  # noqa: E402
+from tamis.models.nucleus import Sampling, draw, random_numbers
+from tamis.pool.images import decode
 
 #: A tiny checkpoint of each architecture: a new one needs one here.
 EXAMPLES = {

@@ -12,21 +12,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from command_line import Tamis
 from factories import images_of_many_shapes, pair, png, write_tar
 from PIL import Image
 from tiny_captioners import CAPTIONERS, chat_folder
 
-torch = pytest.importorskip("torch")
-
-from tamis.data import Device  # noqa: E402
-from tamis.errors import ModelError  # noqa: E402
-from tamis.models.captioner import ARCHITECTURES, load_beam_captioner, load_captioner  # noqa: E402
-from tamis.models.chat import KINDS, ChatModel, load_chat  # noqa: E402
-from tamis.models.nucleus import Sampling, drawn_token  # noqa: E402
-from tamis.models.reference import resolve  # noqa: E402
-from tamis.store import Run  # noqa: E402
-from tamis.store.parts import read_columns  # noqa: E402
+from tamis.data import Device
+from tamis.errors import ModelError
+from tamis.models.captioner import ARCHITECTURES, load_beam_captioner, load_captioner
+from tamis.models.chat import KINDS, ChatModel, load_chat
+from tamis.models.nucleus import Sampling, drawn_token
+from tamis.models.reference import resolve
+from tamis.store import Run
+from tamis.store.parts import read_columns
 
 # PaliGemma's processor makes an array of a tensor in a way that NumPy will refuse one day.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")

@@ -156,9 +156,6 @@ def test_without_ftfy_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch)
         cleaner("openai")
 
 
-# ---- real captions
-
-
 def plain_ids(texts: list[str], vocabulary: Path) -> list[list[int]]:
     """OpenAI's tokenizer, slowly: the pair of pieces whose merge comes first, until there is none."""
     import ftfy

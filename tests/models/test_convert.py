@@ -84,9 +84,6 @@ def saved(state: Mapping[str, Any], path: Path) -> Path:
     return path
 
 
-# ---- BLIP
-
-
 def pretraining(state: Mapping[str, Any]) -> dict[str, Any]:
     """What BLIP's pretraining saves: other networks, queues, an optimiser, and a bias that did not grow."""
     short = {"text_decoder.cls.predictions.bias": torch.zeros(len(SIGNS) + len(WORDS))}
@@ -126,9 +123,6 @@ def test_bert_with_blips_two_signs_comes_with_minilm() -> None:
     assert (tokenizer.bos_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id) == (30_522, 102, 0)
     assert len(tokenizer("dog " * 300)["input_ids"]) == 302  # the sentence encoder cuts at 128
     assert tokenizer.decode([30_522, 1037, 3899, 102], skip_special_tokens=True) == "a dog"
-
-
-# ---- open_clip
 
 
 def training(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -326,9 +320,6 @@ def test_clips_tokens_are_cut_and_numbered_as_openais(merges: str) -> None:
     assert len(tokenizer) == CLIP_WORDS
 
 
-# ---- pickles of transformers
-
-
 def pickled_folder(folder: Path) -> Path:
     """Replaces the safetensors of a tiny CLIP by pickles."""
     folder = clip_folder(folder)
@@ -377,9 +368,6 @@ def test_repositories_in_the_hubs_cache_are_converted(
         convert(f"owner/{name}", tmp_path / name)
         assert load_clip(str(tmp_path / name), CPU).size in (16, 24)
     assert "'owner/other' is not on this machine" in refused("owner/other", tmp_path / "none")
-
-
-# ---- what is refused
 
 
 class _Evil:
@@ -506,9 +494,6 @@ def test_what_transformers_clip_cannot_express_is_an_error_that_names_it(
 ) -> None:
     folder = open_clip_folder(tmp_path / "source", PlainOpenClip(CLIP_WORDS), merges, **changes)
     assert names in refused(folder, tmp_path / "out")
-
-
-# ---- the folder, and the command
 
 
 def test_the_command_says_what_it_made(tamis: Tamis, blip: PlainBlip, bert: str, tmp_path: Path) -> None:

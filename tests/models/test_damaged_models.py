@@ -23,9 +23,6 @@ from tamis.data import Device
 from tamis.errors import ModelError
 from tamis.models.reference import loaded_files, resolve
 
-transformers = pytest.importorskip("transformers")
-
-
 #: One of `KINDS` for each layout of a folder.
 FOLDERS = ("clip", "llava", "sentence encoder", "pipeline")
 
@@ -80,9 +77,6 @@ def test_what_does_not_belong_together_is_one_sentence(
     fixture, load = KINDS[kind]
     folder = shutil.copytree(request.getfixturevalue(fixture), tmp_path / "model")
     assert says in refused(load, damaged(folder, file, name))
-
-
-# ---- several files, and the hash
 
 
 def sharded(clip_model: str, folder: Path) -> Path:
@@ -164,7 +158,6 @@ def test_each_file_that_counts_changes_the_hash_and_no_other_does(
 def test_an_onnx_network_is_one_whole_file(tmp_path: Path) -> None:
     from tamis.models.ocr import load_network
 
-    pytest.importorskip("openvino")
     path = tmp_path / "network.onnx"
     entry = b"\n\x08location\x12\x0d../elsewhere"
     path.write_bytes(b"\x08\x0a" + b"\x6a" + bytes([len(entry)]) + entry)  # protobuf: TensorProto.external_data

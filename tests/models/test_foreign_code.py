@@ -16,8 +16,6 @@ from model_kinds import KINDS, load_clip, load_drawing
 import tamis
 from tamis.errors import ModelError
 
-transformers = pytest.importorskip("transformers")
-
 ROOT = Path(tamis.__file__).parent
 
 #: Classes of transformers that a configuration may name code for.

@@ -9,23 +9,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from factories import images_of_many_shapes
+from pretended_gpu import on_gpu
 from test_contracts import SIGNAL_EXAMPLES
 from tiny_captioners import CAPTIONERS, chat_folder
 from tiny_encoders import ENCODERS, encoder_folder
 from tiny_towers import MATCHERS, TOWERS
 
-torch = pytest.importorskip("torch")
-
-from pretended_gpu import on_gpu  # noqa: E402
-
-from tamis.data import Device, Node  # noqa: E402
-from tamis.errors import StopError  # noqa: E402
-from tamis.graph import execute  # noqa: E402
-from tamis.models.device import device_for, halved, memory_ran_out, visible_devices  # noqa: E402
-from tamis.models.nucleus import Sampling  # noqa: E402
-from tamis.signals import SIGNALS  # noqa: E402
-from tamis.testing import pairs  # noqa: E402
+from tamis.data import Device, Node
+from tamis.errors import StopError
+from tamis.graph import execute
+from tamis.models.device import device_for, halved, memory_ran_out, visible_devices
+from tamis.models.nucleus import Sampling
+from tamis.signals import SIGNALS
+from tamis.testing import pairs
 
 # PaliGemma's processor makes an array of a tensor in a way that NumPy will refuse one day.
 pytestmark = [

@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
-torch = pytest.importorskip("torch")
-
-from tamis.models import nucleus  # noqa: E402
-from tamis.models.nucleus import draw  # noqa: E402
+from tamis.models import nucleus
+from tamis.models.nucleus import draw
 
 ROW = np.array([0])
 

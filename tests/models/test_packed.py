@@ -7,21 +7,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from factories import caption, image_bytes
 from model_kinds import decoder_logits
 
-torch = pytest.importorskip("torch")
-
-from tamis.data import Device  # noqa: E402
-from tamis.models import packed  # noqa: E402
-from tamis.models.captioner import load_captioner  # noqa: E402
-from tamis.models.clip import load_clip, load_tokenizer  # noqa: E402
-from tamis.models.loading import forget_loaded  # noqa: E402
-from tamis.models.packed import for_inference  # noqa: E402
-from tamis.models.preprocess import load_preprocess  # noqa: E402
-from tamis.models.texts.regression import load_text_regression  # noqa: E402
-from tamis.models.texts.sentence import load_token_encoder  # noqa: E402
-from tamis.pool.images import decode  # noqa: E402
+from tamis.data import Device
+from tamis.models import packed
+from tamis.models.captioner import load_captioner
+from tamis.models.clip import load_clip, load_tokenizer
+from tamis.models.loading import forget_loaded
+from tamis.models.packed import for_inference
+from tamis.models.preprocess import load_preprocess
+from tamis.models.texts.regression import load_text_regression
+from tamis.models.texts.sentence import load_token_encoder
+from tamis.pool.images import decode
 
 TEXTS = [caption(seed) for seed in range(9)]
 

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import spacy
+import torch
 
 from tamis.errors import ModelError
 from tamis.models.texts.language import load_parser
-
-spacy = pytest.importorskip("spacy", reason="spaCy is not installed: pip install spacy")
-torch = pytest.importorskip("torch")
 
 
 def saved(folder: Path, encoder: dict[str, Any]) -> Path:

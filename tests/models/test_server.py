@@ -29,7 +29,6 @@ from tamis.recipe import load
 from tamis.store import Run
 from tamis.store.parts import read_columns
 
-pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("quick")
 
 

@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 from factories import plain_image, score_batch
@@ -21,9 +22,6 @@ from tamis.models.ocr import Regions, fast_quads, load_legible, small_size
 from tamis.models.reference import resolve
 from tamis.recipe import load
 from tamis.signals import TextArea
-
-cv2 = pytest.importorskip("cv2")
-pytest.importorskip("rapidocr")
 
 
 def card(text: str, height: float, size: tuple[int, int] = (256, 256)) -> tuple[Any, Any]:
@@ -49,9 +47,6 @@ def covered(found: Regions, quad: Any, image: Any) -> float:
     """The share of the word that the regions cover."""
     word = quad_mask([quad], image.shape[1], image.shape[0])
     return float((quad_mask(list(found.quads), image.shape[1], image.shape[0]) & word).sum() / word.sum())
-
-
-# ---- small letters
 
 
 def test_small_text_is_enlarged_where_it_is_and_the_result_is_each_images_own() -> None:
@@ -85,9 +80,6 @@ def test_the_finer_look_takes_the_part_with_unsure_responses() -> None:
     response[:, 5] = 0.02
     assert ocr.crop_of(response, sure, 320, 224, 2.0) == (0, 0, 288, 224)
     assert [ocr.fine_zoom(*size, 736) for size in ((320, 224), (1280, 720), (2048, 100))] == [2.25, 0, 0]
-
-
-# ---- large letters
 
 
 @pytest.mark.parametrize(
@@ -195,7 +187,8 @@ def test_a_title_that_both_passes_find_is_one_region() -> None:
 
 
 def test_the_rewritten_head_gives_the_same_map() -> None:
-    openvino = pytest.importorskip("openvino")
+    import openvino
+
     core, path = openvino.Core(), resolve("ppocr").path
     plain = core.read_model(path)
     small = ocr._with_small_head(core.read_model(path))
@@ -206,9 +199,6 @@ def test_the_rewritten_head_gives_the_same_map() -> None:
     assert before.max() > 0.5
     np.testing.assert_allclose(after, before, atol=1e-6)
     assert ocr._with_small_head(small) is small  # another network stays as it is
-
-
-# ---- FAST
 
 
 def slow_quads(logits: Any, side: int, threshold: float, area: int, pooling: int) -> list[tuple[int, float, list[int]]]:

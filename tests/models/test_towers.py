@@ -12,23 +12,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tiny_encoders
+import tiny_towers
+import torch
 from command_line import Tamis
 from factories import image_bytes, images_of_many_shapes, pair, png, score, write_tar
 from PIL import Image
 from tried_models import ENCODERS, MATCHERS, TOWERS, Known, table
 
-torch = pytest.importorskip("torch")
-
-import tiny_encoders  # noqa: E402
-import tiny_towers  # noqa: E402
-
-from tamis.data import Device  # noqa: E402
-from tamis.errors import ModelError  # noqa: E402
-from tamis.evaluate.zero_shot import evaluate_zero_shot  # noqa: E402
-from tamis.explore.near import Near  # noqa: E402
-from tamis.lab.tasks import make_tasks  # noqa: E402
-from tamis.models.clip import KINDS, load_clip  # noqa: E402
-from tamis.store import Run  # noqa: E402
+from tamis.data import Device
+from tamis.errors import ModelError
+from tamis.evaluate.zero_shot import evaluate_zero_shot
+from tamis.explore.near import Near
+from tamis.lab.tasks import make_tasks
+from tamis.models.clip import KINDS, load_clip
+from tamis.store import Run
 
 IMAGES = images_of_many_shapes()
 #: Both cases, no caption, 400 words, Chinese and Arabic.
@@ -217,7 +215,6 @@ def test_what_takes_a_clip_takes_images_of_any_shape(
     naflex_model: str, pool: Path, tamis: Tamis, tmp_path: Path
 ) -> None:
     """NaFlex's images are of many sizes; training takes only what it can save."""
-    pytest.importorskip("rapidocr")
     (tmp_path / "classes.txt").write_text("dog\ncat\n")
     model = {"model": naflex_model}
     signals = [{"clip": model}, {"pac": model}, {"clip_stroop": model}, {"tmars": model}]

@@ -294,9 +294,6 @@ def test_folders_of_img2dataset_are_read_next_to_its_tables_of_urls(tmp_path: Pa
     assert [sample.status for sample in rows_of(root).values()] == ["ok"] * 3
 
 
-# ---- what `datasets` writes ------------------------------------------------------------------------------------------
-
-
 def hub_rows(count: int) -> dict[str, list[Any]]:
     return {
         "img": [{"bytes": image_bytes(n), "path": None} for n in range(count)],
@@ -305,7 +302,8 @@ def hub_rows(count: int) -> dict[str, list[Any]]:
 
 
 def test_a_saved_dataset_has_the_rows_of_its_parquet_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    datasets = pytest.importorskip("datasets")
+    import datasets
+
     monkeypatch.setattr(table, "SHARD_ROWS", 10)
     features = datasets.Features({"img": datasets.Image(), "text": datasets.Value("string")})
     one = datasets.Dataset.from_dict(hub_rows(23), features=features)

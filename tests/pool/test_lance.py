@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import lance
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,8 +19,6 @@ from tamis.errors import DependencyError, PoolError, RunError
 from tamis.pool import PoolSpec, open_pool
 from tamis.pool import table as tables
 from tamis.store.stream import samples_of
-
-lance = pytest.importorskip("lance")
 
 ROWS = 23
 _STRUCT = pa.struct([("bytes", pa.binary()), ("path", pa.string())])

@@ -59,7 +59,8 @@ def parquet(folder: Path) -> None:  # COCO's and Flickr's on the Hub
 
 
 def lance_dataset(folder: Path) -> None:
-    lance = pytest.importorskip("lance")
+    import lance
+
     cells = [image_bytes(seed) for seed in range(4)]
     lance.write_dataset(pa.table({"image": cells, "captions": LISTS, "key": list("0123")}), folder / "0.lance")
 

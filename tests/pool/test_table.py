@@ -291,9 +291,6 @@ def test_what_is_no_table_is_not_quoted(name: str, content: str, tmp_path: Path)
     assert SECRET not in str(error.value) + str(same.value)
 
 
-# ---- images ----------------------------------------------------------------------------------------------------------
-
-
 def test_images_that_are_no_regular_files_or_too_large_are_not_read(tmp_path: Path) -> None:
     path = write_images(tmp_path, 1)[0]
     (tmp_path / "big.jpg").write_bytes(bytes(5001))
@@ -323,9 +320,6 @@ def test_only_images_are_copied(tmp_path: Path) -> None:
     assert found[0].files["jpg"] == image_bytes(0)
     assert json.loads(found[0].files["json"])["caption"] == "caf\udce9"
     assert found[0].files["txt"].decode() == "caf\N{REPLACEMENT CHARACTER}"
-
-
-# ---- row ranges ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

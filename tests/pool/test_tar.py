@@ -57,9 +57,6 @@ def statuses(samples: list[Sample]) -> dict[str, str]:
     return {sample.key: sample.status for sample in samples}
 
 
-# ---- samples ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("ending", "mode"),
     [("tar", "w"), ("tar.gz", "w:gz"), ("tgz", "w:gz"), ("tar.bz2", "w:bz2"), ("tar.xz", "w:xz"), ("tar", "w:gz")],
@@ -198,8 +195,6 @@ def test_members_above_the_limit_are_not_read(tmp_path: Path) -> None:
     assert found[0].image_bytes == 5001
 
 
-# ---- tars that end early ---------------------------------------------------------------------------------------------
-
 CUTS: dict[str, tuple[Callable[[dict[str, tarfile.TarInfo]], int], list[str], str]] = {
     "image": (lambda infos: infos["c.jpg"].offset_data + 100, ["ok", "ok", "shard_cut"], "unexpected end of data"),
     "header": (lambda infos: infos["c.jpg"].offset + 100, ["ok", "ok"], "without its end marker"),
@@ -265,9 +260,6 @@ def test_a_compressed_tar_that_is_cut_gives_the_samples_before(tmp_path: Path) -
     cut = [sample.status == "shard_cut" for sample in found]
     assert [isinstance(each, Problem) and each.kind == "cut" for each in again] == cut
     assert all(one.files == pair(n) for n, one in enumerate(again) if not isinstance(one, Problem))
-
-
-# ---- hostile tars: what they claim is never believed; `tests/attack` has the large ones ------------------------------
 
 
 @pytest.mark.timeout(120)
@@ -385,9 +377,6 @@ def test_member_names_that_are_not_utf8_are_shown_escaped(tmp_path: Path) -> Non
             tar.addfile(info, io.BytesIO(data))
     assert statuses(read(tmp_path / "0.tar", out.getvalue())[0]) == {"caf\\xe9": "ok"}
     assert statuses(read(tmp_path / "0.tar", out.getvalue()[:900])[0]) == {"caf\\xe9": "shard_cut"}
-
-
-# ---- tars as people make them ----------------------------------------------------------------------------------------
 
 
 def test_what_a_mac_and_file_servers_add_is_left_out_and_counted_once(

@@ -7,18 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from factories import caption, clip_folder, epochs_folder, image_bytes, score_batch
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
-from factories import caption, clip_folder, epochs_folder, image_bytes, score_batch  # noqa: E402
-
-import tamis  # noqa: E402
-from tamis.data import Device, Sample  # noqa: E402
-from tamis.errors import ModelError, RecipeError  # noqa: E402
-from tamis.graph import Identities  # noqa: E402
-from tamis.pool.images import decode  # noqa: E402
-from tamis.signals import ClipScore, CRho, CSsft  # noqa: E402
+import tamis
+from tamis.data import Device, Sample
+from tamis.errors import ModelError, RecipeError
+from tamis.graph import Identities
+from tamis.pool.images import decode
+from tamis.signals import ClipScore, CRho, CSsft
 
 COUNT = 6
 

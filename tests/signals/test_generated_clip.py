@@ -16,18 +16,15 @@ import pytest
 from factories import pair, write_tar
 
 import tamis
+from tamis.data import Device
 from tamis.errors import RecipeError, RunError
 from tamis.math.similarity import rowwise_dot
+from tamis.models.clip import load_clip, load_tokenizer
 from tamis.recipe import load
 from tamis.signals.clip import first_sentence
 from tamis.store import Run
 from tamis.store.stream import samples_of
 from tamis.store.subset import Subset, captions_of
-
-pytest.importorskip("torch")
-
-from tamis.data import Device
-from tamis.models.clip import load_clip, load_tokenizer
 from tamis.train.batches import Batches
 from tamis.train.clip import training_rows
 

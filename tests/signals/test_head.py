@@ -144,7 +144,6 @@ def onnx(head: Any, rows: int) -> bytes:
 
 @pytest.mark.parametrize("rows", [0, 1])
 def test_onnx(rows: int, tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
     head = layers(Linear(24, 8), ReLU(), Linear(8, 1), Sigmoid())
     path = tmp_path / "head.onnx"
     path.write_bytes(onnx(head, rows))

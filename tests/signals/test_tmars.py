@@ -20,9 +20,6 @@ from tamis.models.ocr import Regions, TextDetector, coarse_size
 from tamis.signals import ClipScore, TextArea, TextMatch, Tmars
 from tamis.signals.written_text import UNKNOWN_SCRIPT, letters, longest_match
 
-pytest.importorskip("torch")
-pytest.importorskip("rapidocr")
-
 
 def sample(number: int, caption: str | None, pixels: Any) -> Sample:
     return Sample(uid=(0, number), key=str(number), caption=caption, pixels=pixels)
@@ -80,7 +77,6 @@ def test_the_score_is_that_of_the_masked_image_by_hand(clip_model: str) -> None:
 
 @pytest.mark.parametrize("fill", ["surroundings", "inside_mean", "inpaint"])
 def test_every_fill_removes_painted_text(fill: Any) -> None:
-    pytest.importorskip("cv2")
     image = drawn_text("GRAND OPENING", size=(300, 150), back=(90, 140, 70), front=(250, 250, 250))
     boxes = TextBoxes()
     node = MaskedImages(boxes=boxes, fill=fill)
@@ -118,9 +114,6 @@ def test_one_detection_serves_every_signal_and_embeddings_can_be_kept(
     assert not np.array_equal(kept[4], plain[4])
 
 
-# ---- recognising
-
-
 @pytest.mark.parametrize("text", ["OPEN", "drink more water every single day", "room x7"])
 def test_drawn_text_is_read(text: str) -> None:
     (lines,) = score_batch(RecognisedText(), [sample(0, None, drawn_text(text, size=(60 + 22 * len(text), 120)))])
@@ -137,9 +130,6 @@ def test_rows_come_from_the_top_and_each_from_the_left() -> None:
     found = regions(quad(60, 2, 90, 12), quad(0, 30, 50, 40), quad(0, 0, 50, 10), quad(60, 27, 90, 36))
     assert reading_order(found) == [2, 0, 1, 3]
     assert reading_order(regions()) == []
-
-
-# ---- matching
 
 
 @pytest.mark.parametrize(
@@ -192,9 +182,6 @@ def test_a_caption_in_a_known_script_is_judged(caption: str) -> None:
     assert found["reason"] == [None]
 
 
-# ---- bad input
-
-
 def test_no_region_leaves_the_image_and_long_sides_have_a_bound() -> None:
     image = drawn_text("EDGE OF THE IMAGE", size=(260, 40), font=36)
     (found,) = score_batch(TextBoxes(), [sample(0, None, image)])
@@ -207,8 +194,6 @@ def test_no_region_leaves_the_image_and_long_sides_have_a_bound() -> None:
 
 def test_both_runtimes_find_the_same_quadrilaterals_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     """`network_arithmetic` has one word for them, so their scores share a folder."""
-    pytest.importorskip("openvino")
-    pytest.importorskip("onnxruntime")
     images = [drawn_text("SALE 50 %", size=(300, 90), font=40), drawn_text("open late", size=(200, 200), font=24)]
     found = TextBoxes().load(Device(batch_size=61))(images=images)
     monkeypatch.setitem(sys.modules, "openvino", None)  # as where it is not installed

@@ -10,20 +10,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from factories import write_pool
+from torch_processes import on_processes
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
-from factories import write_pool  # noqa: E402
-from torch_processes import on_processes  # noqa: E402
-
-import tamis  # noqa: E402
-from tamis.data import Device  # noqa: E402
-from tamis.errors import ModelError, RunError  # noqa: E402
-from tamis.signals import CRho, CSsft  # noqa: E402
-from tamis.store import Run  # noqa: E402
-from tamis.store.subset import Subset  # noqa: E402
-from tamis.train.clip import (  # noqa: E402
+import tamis
+from tamis.data import Device
+from tamis.errors import ModelError, RunError
+from tamis.signals import CRho, CSsft
+from tamis.store import Run
+from tamis.store.subset import Subset
+from tamis.train.clip import (
     Trained,
     TrainingSet,
     fine_tuning,
@@ -31,8 +27,8 @@ from tamis.train.clip import (  # noqa: E402
     train_c_rho,
     train_c_ssft,
 )
-from tamis.train.scales import ClipTraining, at_scale  # noqa: E402
-from tamis.train.step import How  # noqa: E402
+from tamis.train.scales import ClipTraining, at_scale
+from tamis.train.step import How
 
 CPU = How(device=Device(kind="cpu", threads=1, batch_size=8), report_every=1, save_every=1)
 

@@ -13,32 +13,29 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
+from factories import WORDS, clip_folder, members_of, pair, tokenizer_folder, write_tar
+from pretended_gpu import on_gpu
+from torch_processes import on_processes
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
-from factories import WORDS, clip_folder, members_of, pair, tokenizer_folder, write_tar  # noqa: E402
-from pretended_gpu import on_gpu  # noqa: E402
-from torch_processes import on_processes  # noqa: E402
-
-import tamis  # noqa: E402
-from tamis.data import Device  # noqa: E402
-from tamis.errors import ModelError, RunError, StopError  # noqa: E402
-from tamis.models.clip import load_clip, load_tokenizer  # noqa: E402
-from tamis.processes import temporary_name  # noqa: E402
-from tamis.store import Run  # noqa: E402
-from tamis.store.claims import lock_run  # noqa: E402
-from tamis.store.parts import index_facts, read_columns, write_index  # noqa: E402
-from tamis.store.subset import Subset  # noqa: E402
-from tamis.train import clip, step, watch  # noqa: E402
-from tamis.train.batches import Batches, split  # noqa: E402
-from tamis.train.clip import Trained, train_clip, training_rows  # noqa: E402
-from tamis.train.loop import ProcessGroup  # noqa: E402
-from tamis.train.losses import contrastive_loss  # noqa: E402
-from tamis.train.scales import ClipTraining  # noqa: E402
-from tamis.train.step import How, TrainingStep  # noqa: E402
-from tamis.train.towers import build, depthwise_in_float32, take_mean  # noqa: E402
-from tamis.train.watch import HeldOut, Watch  # noqa: E402
+import tamis
+from tamis.data import Device
+from tamis.errors import ModelError, RunError, StopError
+from tamis.models.clip import load_clip, load_tokenizer
+from tamis.processes import temporary_name
+from tamis.store import Run
+from tamis.store.claims import lock_run
+from tamis.store.parts import index_facts, read_columns, write_index
+from tamis.store.subset import Subset
+from tamis.train import clip, step, watch
+from tamis.train.batches import Batches, split
+from tamis.train.clip import Trained, train_clip, training_rows
+from tamis.train.loop import ProcessGroup
+from tamis.train.losses import contrastive_loss
+from tamis.train.scales import ClipTraining
+from tamis.train.step import How, TrainingStep
+from tamis.train.towers import build, depthwise_in_float32, take_mean
+from tamis.train.watch import HeldOut, Watch
 
 CPU = How(device=Device(kind="cpu", threads=1, batch_size=8), report_every=1, save_every=2)
 
@@ -175,9 +172,6 @@ def test_the_temperature_stays_within_its_bounds(run: Run, tmp_path: Path, tiny:
     assert any(line["scale"] in (1.0, pytest.approx(100)) for line in metrics(tmp_path))
 
 
-# ---- resuming
-
-
 def test_a_killed_training_resumes_to_the_same_losses_and_weights_to_the_bit(
     run: Run, tmp_path: Path, tiny: ClipTraining, kill: Any
 ) -> None:
@@ -271,9 +265,6 @@ def test_a_checkpoint_with_a_flipped_bit_is_refused(run: Run, tmp_path: Path, ti
         path.write_bytes(data)
         with pytest.raises(RunError, match=r"checkpoint\.safetensors is damaged"):
             trained(run, tmp_path, tiny)
-
-
-# ---- batches
 
 
 def batches_of(run: Run, source: Subset | Run, **settings: Any) -> Batches:
@@ -395,9 +386,6 @@ def test_pairs_that_the_index_calls_unreadable_are_left_out(
     assert "the epoch has 5 pairs and the batch 8" in caplog.text
 
 
-# ---- models
-
-
 def test_a_frozen_text_tower_stays_as_it_is_and_the_saved_model_has_the_same_states(
     run: Run, tmp_path: Path, sentences: str
 ) -> None:
@@ -465,9 +453,6 @@ def test_a_clip_from_scratch_learns_its_tokenizer_from_the_captions(run: Run, tm
     assert (ids[0], ids[-1], config.hidden_act) == (config.bos_token_id, config.eos_token_id, "gelu")
 
 
-# ---- epochs and held-out pairs
-
-
 def test_the_model_of_every_epoch_is_kept_where_that_is_asked(
     run: Run, tmp_path: Path, tiny: ClipTraining, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -533,8 +518,6 @@ def test_the_best_model_is_kept_after_a_kill_too_and_overfitting_is_reported(
     assert sorted(path.name for path in (tmp_path / "training").iterdir()) == ["metrics.jsonl", "training.json"]
 
 
-# ---- memory
-
 SPARE = replace(CPU, cache=0)
 
 
@@ -578,9 +561,6 @@ def test_what_does_not_fit_into_memory_is_refused(
     free(30_000_000, monkeypatch)
     with pytest.raises(StopError, match=r"resnet-64 does not fit into memory: .* cannot be cut into pieces"):
         trained(run, tmp_path / "residual", residual, SPARE)
-
-
-# ---- what is refused
 
 
 def test_another_training_does_not_resume_in_the_folder(run: Run, tmp_path: Path, tiny: ClipTraining) -> None:

@@ -12,15 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 from factories import WORDS, caption, regression_folder, score_batch, write_run
 
-torch = pytest.importorskip("torch")
-
-from tamis.data import Device, Sample  # noqa: E402
-from tamis.errors import ModelError, PoolError, RunError  # noqa: E402
-from tamis.math import statistics  # noqa: E402
-from tamis.math.statistics import bootstrap  # noqa: E402
-from tamis.models.texts.regression import load_text_regression  # noqa: E402
-from tamis.signals import Sba  # noqa: E402
-from tamis.train.icc import (  # noqa: E402  # noqa: E402
+from tamis.data import Device, Sample
+from tamis.errors import ModelError, PoolError, RunError
+from tamis.math import statistics
+from tamis.math.statistics import bootstrap
+from tamis.models.texts.regression import load_text_regression
+from tamis.signals import Sba
+from tamis.train.icc import (
     Distillation,
     SbaTraining,
     captions_to_label,

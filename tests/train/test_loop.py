@@ -7,11 +7,10 @@ import math
 from collections.abc import Iterator
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from tamis.train import Settings, fit  # noqa: E402
-from tamis.train.loop import new_optimisers  # noqa: E402
+from tamis.train import Settings, fit
+from tamis.train.loop import new_optimisers
 
 
 class Net(torch.nn.Module):

@@ -9,14 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from pretended_gpu import on_gpu
+from torch_processes import on_processes
 
-torch = pytest.importorskip("torch")
-
-from pretended_gpu import on_gpu  # noqa: E402
-from torch_processes import on_processes  # noqa: E402
-
-from tamis.train.loop import ALONE, ProcessGroup, started  # noqa: E402
-from tamis.train.losses import backward, contrastive_loss, loss_over_processes  # noqa: E402
+from tamis.train.loop import ALONE, ProcessGroup, started
+from tamis.train.losses import backward, contrastive_loss, loss_over_processes
 
 PAIRS, WIDTH, SIZE = 12, 6, 5
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from tamis.models import device as machine  # noqa: E402
-from tamis.train.step import peak_bytes  # noqa: E402
+from tamis.models import device as machine
+from tamis.train.step import peak_bytes
 
 
 def test_the_peak_is_what_exists_at_once_in_the_backward_pass_too() -> None:
