@@ -125,7 +125,9 @@ def test_keys_become_names_that_webdataset_reads(
     )
 
 
-def test_a_row_that_is_kept_k_times_is_k_samples(tmp_path: Path) -> None:
+def test_a_row_that_is_kept_k_times_is_k_samples_and_compressed_shards_are_read_through_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     folder = write_pool(tmp_path / "pool", shards=1, rows=5)
     (tar,) = folder.glob("*.tar")
     (folder / f"{tar.name}.gz").write_bytes(gzip.compress(tar.read_bytes()))
@@ -139,6 +141,7 @@ def test_a_row_that_is_kept_k_times_is_k_samples(tmp_path: Path) -> None:
     assert [files["txt"].decode() for _, files in found] == [captions[row] for row in (0, 0, 2, 2, 2, 3, 4)]
     assert len({key for key, _ in found}) == 7  # over both shards, one of which has the third copy of a row
     assert sizes(tmp_path / "out") == {"00000.tar": 4, "00001.tar": 3}  # no sample takes another one's name
+    assert "1 shards are compressed" in caplog.text
 
 
 def test_repeats_can_be_weights(tmp_path: Path) -> None:
@@ -338,18 +341,6 @@ def test_only_the_byte_ranges_of_kept_samples_are_read(
     places = [(shard, run.index(shard)["members"].to_pylist()[row]) for shard, row in (("00000", 2), ("00002", 1))]
     assert asked == [(f"{shard}.tar", part["offset"], part["size"]) for shard, members in places for part in members]
     assert pool not in {path.parent for path in opened}  # no shard of it is read from its start
-
-
-def test_compressed_shards_are_read_through_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    samples = [(f"{row:04d}", pair(row)) for row in range(6)]
-    write_tar(tmp_path / "plain.tar", samples)
-    (tmp_path / "pool").mkdir()
-    (tmp_path / "pool" / "0.tar").write_bytes(gzip.compress((tmp_path / "plain.tar").read_bytes()))
-    subset = subset_of(scored(tmp_path / "pool", tmp_path / "run"), [1, 4])
-    with caplog.at_level(logging.WARNING):
-        assert tamis.export(subset, "webdataset", tmp_path / "out", shard_size=1) == 2
-    assert read_back(tmp_path / "out") == [samples[1], samples[4]]
-    assert "1 shards are compressed" in caplog.text
 
 
 def test_an_export_goes_on_where_it_stopped(pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

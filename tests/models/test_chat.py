@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from command_line import Tamis
-from factories import images_of_many_shapes, pair, png, write_tar
+from factories import images_of_many_shapes, pair, png, score, write_tar
 from PIL import Image
 from tiny_captioners import CAPTIONERS, chat_folder
 
@@ -200,6 +200,7 @@ def write_images(folder: Path, images: list[Any]) -> Path:
     return write_tar(folder / "00000.tar", samples).parent
 
 
+@pytest.mark.parametrize("kind", ["blip-2", "florence2", "kosmos-2", "llava", "qwen3_vl"], indirect=True)
 def test_score_runs_what_check_accepts(
     kind: str, folder: Callable[[str], str], library: Library, tamis: Tamis, tmp_path: Path, sentence_model: str
 ) -> None:
@@ -210,41 +211,19 @@ def test_score_runs_what_check_accepts(
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(json.dumps({"name": "mine", "about": "", "signals": [{"sieve": sieve}]}))
     assert tamis("check", recipe).code == 0
-    found = []
-    for size in (1, 7):
-        run = tmp_path / f"run{size}"
-        done = tamis(
-            "score", pool, "--run", run, "--recipe", recipe, "--batch-size", str(size), "--precision", "float32"
-        )
-        assert done.code == 0, done.err
-        found.append(Run(run).to_arrow(["sieve", "sieve_caption"]).to_pydict())
-    np.testing.assert_allclose(found[0]["sieve"], found[1]["sieve"], atol=1e-5)
+    done = tamis("score", pool, "--run", "run", "--recipe", recipe, "--precision", "float32")
+    assert done.code == 0, done.err
     theirs = [library.answer(image, KINDS[kind].default, 5, 3) for image in IMAGES]
-    assert found[0]["sieve_caption"] == found[1]["sieve_caption"] == theirs
+    assert Run("run").to_arrow(["sieve_caption"])["sieve_caption"].to_pylist() == theirs
 
 
 def test_an_image_that_the_processor_refuses_has_a_reason_and_no_caption(
-    folder: Callable[[str], str], tamis: Tamis, tmp_path: Path, sentence_model: str
+    folder: Callable[[str], str], tmp_path: Path, sentence_model: str
 ) -> None:
     """Qwen-VL's refuses a side of more than 200 times the other."""
     pool = write_images(tmp_path / "pool", [IMAGES[0], np.zeros((250, 1, 3), np.uint8), IMAGES[1]])
-    settings = [f"signals.sieve.captioner={folder('qwen3_vl')}", f"signals.sieve.encoder={sentence_model}"]
-    run = tmp_path / "run"
-    done = tamis(
-        "score",
-        pool,
-        "--run",
-        run,
-        "--signals",
-        "sieve",
-        "--keep",
-        "captions",
-        "--set",
-        settings[0],
-        "--set",
-        settings[1],
-    )
-    assert done.code == 0, done.err
+    run, sieve = tmp_path / "run", {"captioner": folder("qwen3_vl"), "encoder": sentence_model}
+    score(pool, run, {"sieve": sieve}, keep=["captions"])
     assert [len(texts or ()) for texts in Run(run).texts_of("generated_captions", "00000")] == [8, 0, 8]
     rows = read_columns(next((run / "scores").rglob("*.parquet")), ["sieve", "reason"]).to_pylist()
     assert [row["sieve"] is None for row in rows] == [False, True, False]

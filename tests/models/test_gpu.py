@@ -13,7 +13,7 @@ import torch
 from factories import images_of_many_shapes
 from pretended_gpu import on_gpu
 from test_contracts import SIGNAL_EXAMPLES
-from tiny_captioners import CAPTIONERS, chat_folder
+from tiny_captioners import chat_folder
 from tiny_encoders import ENCODERS, encoder_folder
 from tiny_towers import MATCHERS, TOWERS
 
@@ -161,7 +161,7 @@ def test_an_encoder_has_the_vectors_of_the_cpu(kind: str, tmp_path: Path) -> Non
     np.testing.assert_allclose(made, wanted, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", CAPTIONERS)
+@pytest.mark.parametrize("kind", ["blip-2", "florence2", "idefics3", "kosmos-2", "llava", "qwen3_5"])
 def test_a_vision_language_model_says_what_it_says_on_the_cpu(kind: str, tmp_path: Path) -> None:
     from tamis.models.chat import ChatModel
 

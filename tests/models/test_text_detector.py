@@ -24,18 +24,22 @@ from tamis.recipe import load
 from tamis.signals import TextArea
 
 
-def card(text: str, height: float, size: tuple[int, int] = (256, 256)) -> tuple[Any, Any]:
-    """Returns an image with one word in its middle, its letters `height` times the longer side high, and its quad."""
-    letters = ImageFont.load_default(200)
-    _, top, _, bottom = letters.getbbox(text)
-    font = ImageFont.load_default(round(height * max(size) * 200 / (bottom - top)))
+def in_the_middle(text: str, font: Any, size: tuple[int, int], ground: Any, ink: Any) -> tuple[Any, Any]:
+    """Returns an image with one word in its middle, and the word's quad."""
     left, top, right, bottom = font.getbbox(text)
     x, y = (size[0] - right + left) / 2, (size[1] - bottom + top) / 2
     assert min(x, y) >= 0
-    image = Image.new("RGB", size, (200, 40, 40))
-    ImageDraw.Draw(image).text((x - left, y - top), text, (250, 250, 250), font)
+    image = Image.new("RGB", size, ground)
+    ImageDraw.Draw(image).text((x - left, y - top), text, ink, font)
     right, bottom = x + right - left, y + bottom - top
     return np.array(image), np.array([(x, y), (right, y), (right, bottom), (x, bottom)])
+
+
+def card(text: str, height: float, size: tuple[int, int] = (256, 256)) -> tuple[Any, Any]:
+    """Letters `height` times the longer side high."""
+    _, top, _, bottom = ImageFont.load_default(200).getbbox(text)
+    font = ImageFont.load_default(round(height * max(size) * 200 / (bottom - top)))
+    return in_the_middle(text, font, size, (200, 40, 40), (250, 250, 250))
 
 
 def found_in(image: Any, **settings: Any) -> Regions:
@@ -50,13 +54,9 @@ def covered(found: Regions, quad: Any, image: Any) -> float:
 
 
 def test_small_text_is_enlarged_where_it_is_and_the_result_is_each_images_own() -> None:
-    word, (x, y) = "a wall of notices", (60, 150)
-    image = Image.new("RGB", (400, 260), (230, 230, 225))
-    font = ImageFont.load_default(8)
-    ImageDraw.Draw(image).text((x, y), word, (60, 60, 60), font)
-    left, top, right, bottom = font.getbbox(word)
-    quad = np.array([(x + i, y + j) for i, j in ((left, top), (right, top), (right, bottom), (left, bottom))])
-    small, large = np.array(image), card("SALE", 0.3)[0]
+    font, greys = ImageFont.load_default(8), ((230, 230, 225), (60, 60, 60))
+    small, quad = in_the_middle("a wall of notices", font, (400, 260), *greys)
+    large = card("SALE", 0.3)[0]
     found = found_in(small)
     assert len(found) == 1
     assert covered(found, quad, small) > 0.9
@@ -137,13 +137,8 @@ def test_a_large_word_is_text_in_every_script(size: tuple[int, int]) -> None:
         left, top, right, bottom = ImageFont.truetype(path, 200).getbbox(word)
         scale = 0.8 * min(size[0] / (right - left), size[1] / (bottom - top))
         font = ImageFont.truetype(path, int(200 * scale))
-        left, top, right, bottom = font.getbbox(word)
-        x, y = (size[0] - right + left) / 2, (size[1] - bottom + top) / 2
-        image = Image.new("RGB", size, (240, 235, 220))
-        ImageDraw.Draw(image).text((x - left, y - top), word, (20, 60, 120), font)
-        right, bottom = x + right - left, y + bottom - top
-        quad = np.array([(x, y), (right, y), (right, bottom), (x, bottom)])
-        assert covered(found_in(np.array(image)), quad, np.array(image)) > 0.7, word
+        image, quad = in_the_middle(word, font, size, (240, 235, 220), (20, 60, 120))
+        assert covered(found_in(image), quad, image) > 0.7, word
 
 
 def strokes(*lines: Any, width: int = 12, ink: Any = (10, 10, 10)) -> Any:

@@ -307,27 +307,22 @@ def test_an_image_is_decoded_once_and_each_of_its_captions_is_told_that_it_is_br
         assert hashes[0] == hashes[1] == hashes[2] != hashes[6] == hashes[7] == hashes[8]
 
 
-def test_the_captions_of_a_large_image_share_a_batch_and_its_pixels_are_measured_once(
+def test_the_captions_of_a_large_image_share_a_batch_its_pixels_and_its_transparency(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured: list[int] = []
     quality = image_quality.quality
     monkeypatch.setattr(image_quality, "quality", lambda image: (measured.append(1), quality(image))[1])
     monkeypatch.setattr(reading, "_BATCH_BYTES", 4 * 48 * 32 * 3)  # about three images
-    files = [{"jpg": image_bytes(seed), "txt": b"a\nb\nc\nd\ne"} for seed in range(2)]
-    write_tar(tmp_path / "pool" / "0.tar", [(str(number), one) for number, one in enumerate(files)])
-    run = score(PoolSpec(path=str(tmp_path / "pool"), captions="each"), tmp_path / "run", "image_quality", workers=1)
-    assert len(measured) == 2
-    assert len(set(run["sharpness"][:5])) == len(set(run["sharpness"][5:])) == 1
-
-
-def test_each_caption_of_a_transparent_image_has_its_transparency(tmp_path: Path) -> None:
-    sheet = Image.new("RGBA", (8, 8), (0, 0, 0, 51))  # a fifth opaque
-    data = io.BytesIO()
+    sheet, data = Image.new("RGBA", (48, 32), (0, 0, 0, 51)), io.BytesIO()  # a fifth opaque
     sheet.save(data, "PNG")
-    write_tar(tmp_path / "pool" / "0.tar", [("0", {"png": data.getvalue(), "txt": b"a\nb\nc"})])
-    run = score(PoolSpec(path=str(tmp_path / "pool"), captions="each"), tmp_path / "run", "image_quality")
-    np.testing.assert_allclose(run["transparent"], [0.8] * 3, atol=1e-6)
+    images = [image_bytes(0), image_bytes(1), data.getvalue()]
+    samples = [(str(number), {"jpg": image, "txt": b"a\nb\nc\nd\ne"}) for number, image in enumerate(images)]
+    write_tar(tmp_path / "pool" / "0.tar", samples)
+    run = score(PoolSpec(path=str(tmp_path / "pool"), captions="each"), tmp_path / "run", "image_quality", workers=1)
+    assert len(measured) == 3
+    assert [len(set(run["sharpness"][first : first + 5])) for first in (0, 5, 10)] == [1, 1, 1]
+    np.testing.assert_allclose(run["transparent"], [0] * 10 + [0.8] * 5, atol=1e-6)
     assert not np.signbit(run["entropy"]).any()
 
 
