@@ -105,7 +105,7 @@ def test_a_subset_shows_its_funnel_and_its_images(run: tamis.Run) -> None:
     chosen = tamis.select(run, WORDS)
     assert "words &gt;= 6" in chosen._repr_html_()
     some, others = tamis.show(chosen, 3), tamis.show(chosen, 2, dropped=True)
-    assert some._repr_html_().count("data:image/jpeg;base64,") == 3
+    assert some._repr_html_().count("data:image/webp;base64,") == 3
     assert len(repr(some).splitlines()) == 4
     assert "words below 6" in repr(others)
     assert repr(tamis.show(chosen, rows=[5, 2])).splitlines()[1].startswith("00000/000000005")

@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from tamis.arrays import Pixels
 from tamis.errors import ModelError, TamisError
 from tamis.pool.source import Problem
-from tamis.reporting.pairs import NO_IMAGE, Painter, encoded
+from tamis.reporting.pairs import NO_IMAGE, Painter, encoded, no_images
 from tamis.reporting.sections.text import painter
 from tamis.store.run import Run
 from tamis.store.stream import KeptSample, samples_of
@@ -43,7 +43,7 @@ class Images:
     """
 
     def __init__(self, run: Run, *, most: int = KEPT) -> None:
-        self._run, self._pool, self._most = run, run.readable_pool, most
+        self._run, self._no_images, self._most = run, no_images(run), most
         self._kept: OrderedDict[int, Future[bytes]] = OrderedDict()
         self._guard = threading.Lock()
         self._pages: deque[Sequence[int]] = deque(maxlen=_WAITING)
@@ -106,8 +106,8 @@ class Images:
         return found
 
     def _samples(self, rows: Collection[int], threads: int) -> Iterator[KeptSample]:
-        if self._pool is None or not self._pool.has_images:
-            raise NoImage(NO_IMAGE["absent"] if self._pool is None else "the pool is metadata only")
+        if self._no_images:
+            raise NoImage(self._no_images)
         order = sorted(rows)
         return samples_of(self._run, order=order, fields={"pixels"}, errors="mark", threads=threads)
 

@@ -157,7 +157,7 @@ def principal(read: Reader, rows: Rows, count: int) -> tuple[Float32s, Reader, F
 
 
 def top_words(
-    texts: Iterable[str | None], classes: Sequence[int], count: int, *, stop: Collection[str] = ()
+    texts: Iterable[str], classes: Sequence[int], count: int, *, stop: Collection[str] = ()
 ) -> list[list[str]]:
     """Returns for each of `count` classes up to three words by c-TF-IDF, the best first; ties by the alphabet.
 
@@ -166,7 +166,7 @@ def top_words(
     """
     found = [Counter[str]() for _ in range(count)]
     for text, number in zip(texts, classes, strict=True):
-        found[number].update(set(_WORD.findall((text or "").lower())).difference(stop))
+        found[number].update(set(_WORD.findall(text.lower())).difference(stop))
     vocabulary = sorted(set().union(*found))
     counts = np.array([[counter[word] for word in vocabulary] for counter in found])
     named = []

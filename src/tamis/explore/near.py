@@ -144,11 +144,10 @@ class Near:
 
     def maps(self) -> dict[str, tuple[str, Sequence[str]]]:
         """Returns {name of a map: its method, and its columns}: first the maps that `tamis map` stored."""
-        every = set(self._run.shards)
         stored = {
             label: ("PaCMAP", [f"{label}.map_x", f"{label}.map_y"])
             for label, group in self._run.scores.items()
-            if group.facts["name"] == "map" and group.shards >= every
+            if group.facts["name"] == "map" and self._run.is_complete(group)
         }
         whole = [each for each in self._run.vectors.items() if each[1] in self._whole]
         shortest = {folder: name for name, folder in sorted(whole, key=lambda each: -len(each[0]))}

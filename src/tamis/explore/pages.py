@@ -16,7 +16,7 @@ from tamis.explore.columns import View
 from tamis.explore.images import LARGE, Images, NoImage
 from tamis.explore.queries import Explorer
 from tamis.reporting.distributions import whole_column
-from tamis.reporting.pairs import encoded, read_pairs
+from tamis.reporting.pairs import encoded, no_images, read_pairs
 from tamis.store.stream import samples_of
 
 log = logging.getLogger(__name__)
@@ -202,9 +202,9 @@ def _verdict(explorer: Explorer, name: str, recipe: Mapping[str, Any], row: int)
         subset = explorer.choose(recipe)
     except TamisError as error:
         return {"name": name, "kept": None, "reason": str(error)}
-    codes = subset.verdict.dropped_by
-    kept = bool(subset.keep[row])
-    reason = subset.verdict.reasons[int(codes[row])] if codes is not None else "" if kept else "not in the subset"
+    kept, reason = bool(subset.keep[row]), subset.verdict.reason_of(row)
+    if reason is None:
+        reason = "" if kept else "not in the subset"
     return {"name": name, "kept": kept, "times": subset.times_of(row), "reason": reason}
 
 
@@ -226,7 +226,7 @@ def _url(explorer: Explorer, row: int) -> str | None:
     if "url" in run.facts["pool"]["fields"]:
         url: Any = read_pairs(run, [row], [], ["url"])[row].words["url"]
         return None if url is None else str(url)[:_TEXT]
-    if run.readable_pool is None or not run.readable_pool.has_images:
+    if no_images(run):
         return None
     try:
         (sample,) = samples_of(run, order=[row], fields={"files"}, errors="mark", threads=1)

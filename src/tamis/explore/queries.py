@@ -42,14 +42,14 @@ from tamis.explore.tags import Tags, kept_shares
 from tamis.ids import format_uid
 from tamis.math.statistics import LEAST_LABELLED, labelled_cut
 from tamis.recipe import load, shipped
-from tamis.reporting.context import drop_counts, is_complete, number_columns, word_columns
+from tamis.reporting.context import drop_counts, number_columns, word_columns
 from tamis.reporting.distributions import whole_column
 from tamis.reporting.pairs import read_pairs, smallest
 from tamis.storage import explained_errors
 from tamis.store.checked import LABEL
 from tamis.store.makers import drawn_world, models_in_words
 from tamis.store.run import INDEX_NUMBERS
-from tamis.store.subset import Subset
+from tamis.store.subset import OtherCaptions, Subset, captions_of
 from tamis.store.tags import BAD, GOOD, TAGS
 
 #: Chooses rows of a run by a recipe: `tamis.choosing.select`.
@@ -144,7 +144,9 @@ class Explorer:
 
     def _shipped(self) -> list[dict[str, Any]]:
         """Returns the shipped recipes whose columns the run has."""
-        readable = {name for name in self.run.columns if is_complete(self.run, name)} | set(self.run.vectors)
+        readable = {name for name in self.run.columns if self.run.is_complete(self.run.columns[name][1])} | set(
+            self.run.vectors
+        )
         found = []
         for name in shipped():
             recipe = load(name)
@@ -273,7 +275,6 @@ class Explorer:
         """Returns the contents of the grid's cards, except their images, in the given order."""
         subset = self.choose(recipe)
         pairs = read_pairs(self.run, rows, list(columns), [])
-        codes, reasons = subset.verdict.dropped_by, subset.verdict.reasons
         return [
             {
                 "row": row,
@@ -282,7 +283,7 @@ class Explorer:
                 "no_caption": pair.caption is None,
                 "status": pair.status,
                 "kept": bool(subset.keep[row]),
-                "reason": reasons[int(codes[row])] if codes is not None else "",
+                "reason": subset.verdict.reason_of(row) or "",
                 "tags": self.tags.of(row),
                 "scores": {name: _number(pair.numbers[name]) for name in columns},
             }
@@ -380,11 +381,7 @@ class Explorer:
         order = np.argsort(layout.rows[:_NAMED])  # points are in random order
         order = order[~self.run.hidden[layout.rows[order]]]
         rows, points = layout.rows[order], layout.points[order]
-        texts: list[str | None] = []
-        for shard, place in self.run.row_ranges.items():
-            here = rows[slice(*np.searchsorted(rows, [place.start, place.stop]))] - place.start
-            if here.size:
-                texts += self.run.index(shard, ["caption"]).column("caption").take(pa.array(here)).to_pylist()
+        texts = list(captions_of(self.run, rows, OtherCaptions()))
         found = []
         for level, most in enumerate(_REGIONS):
             count = min(most, len(np.unique(points, axis=0)), -(-rows.size // 10))

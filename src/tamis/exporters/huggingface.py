@@ -51,11 +51,10 @@ class HuggingFaceExport(ShardsExport):
     LEAST_FILES: ClassVar[int] = 1  # without a file, `load_dataset` would read the manifest as the dataset
 
     def identity(self, subset: Subset) -> dict[str, Any]:
-        every = set(subset.run.shards)
-        scores = sorted(one.folder.name for one in subset.run.scores.values() if one.shards >= every)
+        run = subset.run
+        scores = sorted(group.folder.name for group in run.scores.values() if run.is_complete(group))
         found = super().identity(subset) | {"scores": scores}
-        tagged = subset.run.columns[TAGS][1] if TAGS in subset.run.columns else None
-        if tagged is not None and tagged.shards >= every:  # tags change, scores do not
+        if TAGS in run.columns and run.is_complete(run.columns[TAGS][1]):  # tags change, scores do not
             tags = "\n".join(tags or "" for tags in subset[TAGS].tolist())
             found["tags"] = xxh3_128_hexdigest(tags.encode())
         return found

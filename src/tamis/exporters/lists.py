@@ -178,11 +178,10 @@ class ParquetExport(_ParquetExport):
 
 def pair_columns(subset: Subset, *, captions: bool) -> tuple[list[pa.Field], Callable[[str, Rows], dict[str, Any]]]:
     """Returns the columns of a table of pairs, and a function that reads them for rows of a shard."""
-    run = subset.run
-    table, scores = run.table(), run.complete_score_names()
+    run, table, scores = subset.run, subset.run.table(), subset.run.complete_score_names()
+    blocks = {shard: block for block, shard in enumerate(run.shards)}
     others = other_captions(subset) if captions else OtherCaptions()
     texts = ["key", "caption"] if captions else ["key"]
-    blocks = {shard: block for block, shard in enumerate(run.shards)}
     alt = ["alt_text"] if others else []
     chosen = None if captions else subset.caption
     fields = [pa.field(name, pa.string()) for name in ("uid", "shard", *texts, *alt)]
@@ -190,25 +189,17 @@ def pair_columns(subset: Subset, *, captions: bool) -> tuple[list[pa.Field], Cal
     fields += [pa.field(name, pa.float32() if table.kind(name) == "number" else pa.string()) for name in scores]
 
     @functools.lru_cache(maxsize=1)
-    def whole(shard: str) -> tuple[pa.Table, dict[str, Any]]:
-        return run.index(shard, ["uid_hi", "uid_lo", *texts]), table.read(blocks[shard], scores)
+    def whole(shard: str) -> pa.Table:
+        return run.block_to_arrow(blocks[shard], [*(["caption"] if captions else []), *scores])
 
     def columns(shard: str, rows: Rows) -> dict[str, Any]:
-        index, values_by = whole(shard)
-        index = index.take(pa.array(rows))
-        uids = format_uids(index["uid_hi"].to_numpy(), index["uid_lo"].to_numpy())
-        data: dict[str, Any] = {"uid": pa.array(uids).cast(pa.string()), "shard": [shard] * rows.size}
-        data |= {name: index[name] for name in texts}
+        found = whole(shard).take(pa.array(rows))
+        data: dict[str, Any] = dict(zip(found.column_names, found.columns, strict=True))
         if others:
             data["alt_text"] = data["caption"]
-            data["caption"] = others.instead(rows + run.row_ranges[shard].start, index["caption"].combine_chunks())
+            data["caption"] = others.instead(rows + run.row_ranges[shard].start, data["caption"].combine_chunks())
         if chosen is not None:
             data["caption"] = chosen[rows + run.row_ranges[shard].start]
-        for name, values in values_by.items():
-            if isinstance(values, np.ndarray):
-                data[name] = pa.array(values[rows], mask=np.isnan(values[rows]))
-            else:
-                data[name] = values.take(pa.array(rows)).cast(pa.string())
         return data
 
     return fields, columns

@@ -26,6 +26,7 @@ from tamis.reporting.pairs import (
     Pair,
     add_images,
     first_by,
+    first_of_each,
     random_order,
     read_pairs,
     shown_groups,
@@ -45,6 +46,9 @@ GALLERIES = 8
 
 #: Maximum number of reasons per step that are shown with images.
 REASONS = 12
+
+#: Number of images in the mosaic; the page shows as many as fill its lines.
+MOSAIC = 60
 
 #: Name of a column with the length of each caption, read from the index if `caption_length` was not run.
 CAPTION = "caption characters"
@@ -68,22 +72,16 @@ Marks = Sequence[Sequence[float]]
 Computed = tuple[str, tuple[tuple[str, str], ...]]
 
 
-def is_complete(run: Run, name: str) -> bool:
-    """Whether every shard has a column."""
-    group = run.columns[name][1]
-    return group is None or group.shards >= set(run.shards)
-
-
 def number_columns(run: Run) -> list[str]:
     """Returns the shortest names of the number scores that every shard has, then the pool's fields of numbers."""
     scores = [name for name in run.score_names() if run.columns[name][2].kind == "number"]
-    return [name for name in (*scores, *run.number_fields) if is_complete(run, name)]
+    return [name for name in (*scores, *run.number_fields) if run.is_complete(run.columns[name][1])]
 
 
 def word_columns(run: Run) -> list[str]:
     """Returns the fields of the pool, then the word scores that every shard has, without hashes and numbers."""
     fields = [name for name in run.facts["pool"]["fields"] if name in run.columns]
-    scores = [name for name in run.score_names() if is_complete(run, name)]
+    scores = [name for name in run.score_names() if run.is_complete(run.columns[name][1])]
     words = [name for name in scores if run.columns[name][2].kind == "word"]
     found = fields + [name for name in words if run.columns[name][2].unit != "hex digits"]
     return [name for name in found if name not in run.number_fields]
@@ -137,6 +135,17 @@ class Context:
     def statuses(self) -> Mapping[str, int]:
         """The number of pairs of each status."""
         return self.run.statuses
+
+    @cached_property
+    def of_status(self) -> Mapping[str, Sequence[int]]:
+        """The first `MOSAIC` random rows of each status."""
+
+        def masks(columns: Mapping[str, Any]) -> dict[str, Mask]:
+            words = columns["status"].cast(pa.string())
+            return {status: pc.equal(words, status).to_numpy(zero_copy_only=False) for status in self.statuses}
+
+        found = first_of_each(self.table, ["status"], masks, self.order, MOSAIC)
+        return {status: rows for status, (_, rows) in found.items()}
 
     @cached_property
     def numbers(self) -> Sequence[str]:
@@ -289,9 +298,9 @@ class Context:
         """Returns per subset "kept", "kept 3 times", or why it drops a row."""
         found = {}
         for name, verdict, subset in zip(self.names, self.verdicts, self.subsets, strict=True):
-            reason = "dropped" if verdict.dropped_by is None else verdict.reasons[verdict.dropped_by[row]]
             times = subset.times_of(row)
-            found[name["label"]] = f"kept {times:,} times" if times > 1 else "kept" if times else reason
+            kept = f"kept {times:,} times" if times > 1 else "kept"
+            found[name["label"]] = kept if times else verdict.reason_of(row) or "dropped"
         return found
 
     def _within_budget(self, pair: Pair) -> Pair:

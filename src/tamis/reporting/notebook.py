@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from jinja2 import Environment
 
-from tamis.arrays import Pixels
 from tamis.errors import escape_controls
+from tamis.reporting.pairs import thumbnail
 from tamis.store.stream import samples_of
 from tamis.store.subset import Subset
 
@@ -39,7 +37,7 @@ _PAIRS = _TEMPLATES.from_string("""
 <p>{{ head }}</p><div style="display:flex;flex-wrap:wrap;gap:12px;align-items:flex-start">
 {% for pair in pairs %}<figure style="margin:0;width:{{ size }}px">
   {% if pair.problem %}<p>{{ pair.problem }}</p>{% else %}
-  <img alt="" style="max-width:{{ size }}px;max-height:{{ size }}px" src="data:image/jpeg;base64,{{ pair.jpeg }}">
+  <img alt="" style="max-width:{{ size }}px;max-height:{{ size }}px" src="{{ pair.address }}">
   {% endif %}<figcaption style="font-size:12px;overflow-wrap:anywhere">
   <span dir="auto">{{ pair.caption }}</span><br><small>{{ pair.facts }}</small></figcaption></figure>
 {% endfor %}</div>""")
@@ -76,7 +74,7 @@ def show(
         chosen = np.sort(np.random.default_rng(seed).choice(among, min(pairs, among.size), replace=False))
     else:
         chosen = np.asarray(rows, np.int64)
-    run, verdict = subset.run, subset.verdict
+    run = subset.run
     reads = [name for name in subset.reads if name in run.columns and run.columns[name][2].kind == "number"]
     samples = samples_of(run, order=chosen, fields={"key", "caption", "pixels"}, errors="mark", threads=2)
     scores = {name: run.table().vectors(name, chosen) for name in reads}
@@ -84,25 +82,17 @@ def show(
     for number, sample in enumerate(samples):
         caption = escape_controls(sample.caption or "")[:_CAPTION] or "(no caption)"
         values = [f"{name.rpartition('.')[2]} {values[number]:.3g}" for name, values in scores.items()]
-        if verdict.dropped_by is not None and (code := int(verdict.dropped_by[sample.row])):
-            values.insert(0, verdict.reasons[code])
+        if reason := subset.verdict.reason_of(sample.row):
+            values.insert(0, reason)
         if (times := subset.times_of(sample.row)) > 1:
             values.insert(0, f"kept {times:,} times")
         facts = " · ".join(values)
-        image = {"problem": str(sample.problem)} if sample.pixels is None else {"jpeg": _jpeg(sample.pixels, size)}
+        image = {"problem": str(sample.problem)}
+        if sample.pixels is not None:
+            image = {"address": thumbnail(sample.pixels, 2 * size)[0]}
         figures.append({"caption": caption, "facts": facts, **image})
         lines.append(f"{sample.shard}/{sample.key}  {caption}  {facts}")
     what = "dropped from" if dropped else "of"
     head = f"{len(figures):,} pairs {what} {subset.name}" + (f", {among.size:,} in all" if rows is None else "")
     html = _PAIRS.render(head=head, pairs=figures, size=size)
     return Shown(html, "\n".join([head, *map(escape_controls, lines)]))
-
-
-def _jpeg(pixels: Pixels, size: int) -> str:
-    from PIL import Image
-
-    image = Image.fromarray(pixels)
-    image.thumbnail((2 * size, 2 * size))
-    out = io.BytesIO()
-    image.save(out, "JPEG", quality=80)
-    return base64.b64encode(out.getvalue()).decode()

@@ -232,6 +232,12 @@ def _explain_nulls(run: Run, shard: str, rows: Any, pairs: Sequence[Pair]) -> No
                 pair.why_null = (*pair.why_null, f"{group.label}: {reason}")
 
 
+def no_images(run: Run) -> str:
+    """Returns why no image of a run can be read; "" if its pool is here and has images."""
+    pool = run.readable_pool
+    return NO_IMAGE["absent"] if pool is None else "" if pool.has_images else "the pool is metadata only"
+
+
 def add_images(
     run: Run,
     pairs: Mapping[int, Pair],
@@ -244,10 +250,9 @@ def add_images(
 
     `painter` paints over the text of the `painted` rows. `side`: longer side of the images, in pixels.
     """
-    pool = run.readable_pool
-    if pool is None or not pool.has_images:
+    if reason := no_images(run):
         for pair in pairs.values():
-            pair.no_image = NO_IMAGE["absent"] if pool is None else "the pool is metadata only"
+            pair.no_image = reason
         return
     for sample in samples_of(run, order=sorted(pairs), fields={"pixels"}, errors="mark"):
         pair = pairs[sample.row]

@@ -65,7 +65,7 @@ def audited_columns(run: Run) -> list[str]:
         name
         for name in run.score_names()
         if (name.endswith(("language", "_class")) or name in ("script", "cluster"))
-        and getattr(run.columns[name][1], "shards", frozenset()) >= set(run.shards)
+        and run.is_complete(run.columns[name][1])
     ]
     return [*(name for name in run.facts["pool"]["fields"] if name in run.columns), *scores]
 

@@ -95,6 +95,10 @@ class Verdict:
         """A sentence per code; "" for code 0, the kept rows."""
         return ("", *(reason.sentence for reason in self.why))
 
+    def reason_of(self, row: int) -> str | None:
+        """Returns why a row is dropped; "" if it is kept, None if unknown."""
+        return None if self.dropped_by is None else self.reasons[self.dropped_by[row]]
+
     @property
     def ranking(self) -> Cut | None:
         """The last threshold that dropped a row; else the last one, or None."""

@@ -23,6 +23,7 @@ from tamis.arrays import U64, Floats, Mask
 from tamis.data import Column
 from tamis.errors import PoolError, RunError, ShardError, nearest, unknown_message
 from tamis.html import html_table
+from tamis.ids import format_uids
 from tamis.pool import Pool, PoolSpec, open_pool
 from tamis.pool.files import absolute, expand_braces
 from tamis.pool.source import RESERVED, pool_options
@@ -432,6 +433,10 @@ class Run:
         add = f"{self.score_command()} --field {shlex.quote(name)}"
         raise RunError(unknown if nearest(name, known) else f"{unknown}. If the pool's json or table has it: {add}")
 
+    def is_complete(self, group: ScoreSet | None) -> bool:
+        """Whether every shard has some scores (None: the index)."""
+        return group is None or group.shards >= set(self.shards)
+
     @property
     def models(self) -> dict[str, list[str]]:
         """The models that made each set of scores, by its label."""
@@ -447,14 +452,12 @@ class Run:
 
     def complete_score_names(self) -> list[str]:
         """Returns the shortest names of the score columns that all shards have; warns of the others."""
-        every = set(self.shards)
-        incomplete = [label for label, group in self.scores.items() if not group.shards >= every]
-        for label in incomplete:
-            done = len(self.scores[label].shards & every)
-            text = "the score %r is left out: only %d of %d shards have it; %s to complete it"
-            log.warning(text, label, done, len(every), self.scores[label].completed_by)
-        groups = {name: self.columns[name][1] for name in self.score_names()}
-        return [name for name, group in groups.items() if group is not None and group.label not in incomplete]
+        for label, group in self.scores.items():
+            if not self.is_complete(group):
+                done = len(group.shards.intersection(self.shards))
+                text = "the score %r is left out: only %d of %d shards have it; %s to complete it"
+                log.warning(text, label, done, len(self.shards), group.completed_by)
+        return [name for name in self.score_names() if self.is_complete(self.columns[name][1])]
 
     @cached_property
     def hidden(self) -> NDArray[np.bool_]:
@@ -574,23 +577,24 @@ class Run:
                 scores that all shards have; a warning names the others.
         """
         wanted = list(columns) if columns is not None else ["caption", *self.complete_score_names()]
-        table = self.table()
-        pieces = []
-        for block, shard in enumerate(self.shards):
-            index = self.index(shard, ["uid_hi", "uid_lo", "key", *(["caption"] if "caption" in wanted else [])])
-            values = table.read(block, [name for name in wanted if name != "caption"])
-            values |= {"caption": index["caption"]} if "caption" in wanted else {}
-            uids = zip(index["uid_hi"].to_pylist(), index["uid_lo"].to_pylist(), strict=True)
-            data = {
-                "uid": pa.array([f"{high:016x}{low:016x}" for high, low in uids], pa.string()),
-                "shard": pa.array([shard] * index.num_rows, pa.string()).dictionary_encode(),
-                "key": index["key"],
-            }
-            for name in wanted:
-                value = values[name]
-                data[name] = pa.array(value, mask=np.isnan(value)) if isinstance(value, np.ndarray) else value
-            pieces.append(pa.table(data))
+        self.check_complete()
+        pieces = [self.block_to_arrow(block, wanted) for block in range(len(self.shards))]
         return pa.concat_tables(pieces).unify_dictionaries() if pieces else pa.table({"uid": pa.array([], pa.string())})
+
+    def block_to_arrow(self, block: int, columns: Sequence[str]) -> pa.Table:
+        """Returns uid, shard, key and columns of the rows of one shard."""
+        shard = self.shards[block]
+        index = self.index(shard, ["uid_hi", "uid_lo", "key", *(["caption"] if "caption" in columns else [])])
+        values = self._read(block, {name: self.locate(name) for name in columns if name != "caption"})
+        data = {
+            "uid": pa.array(format_uids(*parts.uids_of(index))).cast(pa.string()),
+            "shard": pa.array([shard] * index.num_rows, pa.string()).dictionary_encode(),
+            "key": index["key"],
+        }
+        for name in columns:
+            value = index["caption"] if name == "caption" else values[name]
+            data[name] = pa.array(value, mask=np.isnan(value)) if isinstance(value, np.ndarray) else value
+        return pa.table(data)
 
     def to_pandas(self, columns: Sequence[str] | None = None) -> pandas.DataFrame:
         """Returns `to_arrow` as a pandas DataFrame."""

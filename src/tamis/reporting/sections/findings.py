@@ -282,15 +282,13 @@ def _repeats_of_pool(context: Context) -> tuple[int, list[Group]] | None:
 def rejects(context: Context) -> Facts:
     """Picks some pairs of each status except `ok`, the most frequent status first."""
     bad = sorted(set(context.statuses) - {"ok"}, key=lambda status: (-context.statuses[status], status))
-
-    def masks(columns: Mapping[str, Any]) -> dict[str, Mask]:
-        words = columns["status"].cast(pa.string())
-        return {status: pc.equal(words, status).to_numpy(zero_copy_only=False) for status in bad}
-
-    picked = first_of_each(context.table, ["status"], masks, context.order, _REJECTS) if bad else {}
     found = [
-        {"status": status, "rows": rows, "pairs": [context.pair(row) for row in first]}
-        for status, (rows, first) in picked.items()
+        {
+            "status": status,
+            "rows": context.statuses[status],
+            "pairs": [context.pair(row) for row in context.of_status[status][:_REJECTS]],
+        }
+        for status in bad
     ]
     return {"rows": context.rows, "rejects": found}
 

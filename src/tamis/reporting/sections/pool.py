@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import PurePath
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tamis.arrays import Mask
 from tamis.data import flat
 from tamis.ids import format_uid, scramble
 from tamis.reporting.context import CAPTION, Context, Facts
-from tamis.reporting.pairs import first_of_each, scrambled
+from tamis.reporting.pairs import no_images, scrambled
 from tamis.store.makers import drawn_world
 from tamis.store.run import INDEX_NUMBERS, ScoreSet
 from tamis.store.table import Table
@@ -39,19 +35,9 @@ def heading(context: Context) -> Facts:
     }
 
 
-#: Number of images in the mosaic; the page shows as many as fill its lines.
-MOSAIC = 60
-
-
 def mosaic(context: Context) -> Facts | None:
     """Picks random readable pairs for the mosaic; None without images."""
-    if (pool := context.run.readable_pool) is None or not pool.has_images:
-        return None
-
-    def readable(columns: Mapping[str, Any]) -> dict[str, Mask]:
-        return {"ok": pc.equal(columns["status"].cast(pa.string()), "ok").to_numpy(zero_copy_only=False)}
-
-    _, rows = first_of_each(context.table, ["status"], readable, context.order, MOSAIC).get("ok", (0, []))
+    rows = [] if no_images(context.run) else context.of_status.get("ok", [])
     return {"pairs": [context.pair(row) for row in rows]} if rows else None
 
 

@@ -120,14 +120,12 @@ def _gallery(context: Context, place: int) -> Facts:
          "fallen": of_step.get(number, [])}
         for number, line in enumerate(subset.funnel, start=1)
     ]  # fmt: skip
-    codes = verdict.dropped_by
     return {
         "subset": context.names[place],
         "steps": steps,
         "kept": [_shown(context, row) for row in first_by(context.order, STRIP, keep).tolist()],
         "dropped": [
-            _shown(context, row, why=verdict.reasons[codes[row]] if codes is not None else None)
-            for row in first_by(context.order, STRIP, ~keep).tolist()
+            _shown(context, row, why=verdict.reason_of(row)) for row in first_by(context.order, STRIP, ~keep).tolist()
         ],
         "columns": context.shown([name for name in subset.reads if name in context.run.columns]),
     }
@@ -206,14 +204,12 @@ def _only(context: Context, keeps: Facts, drops: Facts, shown: int) -> Facts:
     one, two = keeps["place"], drops["place"]
     among = context.keeps[one] & ~context.keeps[two]
     rows = first_by(context.order, shown, among).tolist()
-    verdict = context.verdicts[two]
-    codes = verdict.dropped_by
     return {
         "keeps": keeps,
         "drops": drops,
         "rows": int(np.count_nonzero(among)),
         "pairs": [context.pair(row) for row in rows],
-        "why": [verdict.reasons[codes[row]] if codes is not None else None for row in rows],
+        "why": [context.verdicts[two].reason_of(row) for row in rows],
         "columns": list(dict.fromkeys([*_ranked_by(context, one), *_ranked_by(context, two)])),
     }
 

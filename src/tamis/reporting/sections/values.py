@@ -13,7 +13,6 @@ import pyarrow as pa
 from tamis.reporting.context import Context, Facts
 from tamis.reporting.distributions import FEW, Tally, frequencies
 from tamis.signals.sieve import MEDIUM_PHRASES, removed_by
-from tamis.store import Run
 
 #: Number of values of a column shown without a click, and in all.
 FIRST, _LISTED = FEW, 200
@@ -62,10 +61,9 @@ def _captions(context: Context) -> Facts | None:
         return None
     run, sample, captions, rows = context.run, context.sample, [], []
     for block, place in context.table.blocks_of(sample):
-        here = sample[place] - context.table.starts[block]
-        index = run.index(run.shards[block], ["caption", "caption_judged"]).take(here)
-        judged = np.array(index.column("caption_judged").to_pylist(), bool) & ~run.hidden[sample[place]]
-        captions += index.column("caption").filter(pa.array(judged)).to_pylist()
+        texts = context.table.read(block, ["caption"])["caption"].take(sample[place] - context.table.starts[block])
+        judged = texts.is_valid().to_numpy(zero_copy_only=False) & ~run.hidden[sample[place]]
+        captions += texts.filter(pa.array(judged)).to_pylist()
         rows += sample[place][judged].tolist()
     keeps = [keep[np.array(rows, np.int64)] for keep in context.keeps]
     subsets = [
@@ -94,8 +92,8 @@ def _medium(context: Context) -> list[Facts] | None:
             {
                 "label": label,
                 "phrases": medium if isinstance(medium, str) else ", ".join(medium),
-                "captions": removed_by(phrases, _judged_captions(context.run)),
-                "generated": removed_by(phrases, _nearest_captions(context, f"{label}.sieve_caption")),
+                "captions": removed_by(phrases, _texts_of(context, "caption")),
+                "generated": removed_by(phrases, _texts_of(context, f"{label}.sieve_caption")),
             }
         )
     return found or None
@@ -107,13 +105,6 @@ def removed_phrases(medium: Facts) -> list[str]:
     return sorted({*captions, *generated}, key=lambda one: (-captions.get(one, 0), -generated.get(one, 0), one))
 
 
-def _judged_captions(run: Run) -> Iterator[str]:
-    for shard in run.shards:
-        index = run.index(shard, ["caption", "caption_judged"])
-        yield from index.filter(index.column("caption_judged")).column("caption").to_pylist()
-
-
-def _nearest_captions(context: Context, name: str) -> Iterator[str]:
-    """Yields the nearest generated caption of each pair; only this one is stored."""
+def _texts_of(context: Context, name: str) -> Iterator[str]:
     for block in context.table.map([name], lambda _, columns: columns[name].cast(pa.string()).drop_null().to_pylist()):
         yield from block
