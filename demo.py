@@ -72,7 +72,7 @@ def tamis(*words: str) -> None:
 
 
 def main() -> None:
-    from tamis.lab.world import OBJECTS
+    from tamis_lab.world import OBJECTS
 
     start = time.time()
     shutil.rmtree(FOLDER, ignore_errors=True)
@@ -117,8 +117,8 @@ def kinds(subsets: list[str]) -> None:
     """Prints, for every true kind of pair, the share that each subset keeps: the drawn pool knows its truth."""
     import numpy as np
 
-    from tamis.store import open_run
-    from tamis.store.subset import Subset
+    from tamis.runs import open_run
+    from tamis.runs.subset import Subset
 
     run = open_run(FOLDER / "run")
     chosen = [Subset.load(path, run) for path in subsets]

@@ -20,13 +20,13 @@ import numpy as np
 
 from benchmarks.measure import Case, alone, benchmark, child, in_turn, spend, versus
 from benchmarks.runs import Array, RunWriter, written
-from tamis.data import CLASS_NAMES, CLASS_VECTORS, Device
-from tamis.math import clipcov
-from tamis.math.similarity import nearest_of, unit_rows
-from tamis.selectors.clipcov import ClipCov
+from tamis.core.math import clipcov
+from tamis.core.math.similarity import nearest_of, unit_rows
+from tamis.core.types import CLASS_NAMES, CLASS_VECTORS, Device
+from tamis.recipes.steps.clipcov import ClipCov
+from tamis.runs import Run, manifest, open_run
+from tamis.runs.parts import write_scores, write_side_files
 from tamis.signals import ZeroShotClass
-from tamis.store import Run, manifest, open_run
-from tamis.store.parts import write_scores, write_side_files
 
 WIDTH, PART, FRACTION = 512, 100_000, 0.10
 

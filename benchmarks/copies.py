@@ -27,13 +27,13 @@ import tamis
 from benchmarks.clipcov import class_sizes
 from benchmarks.measure import Case, alone, benchmark, child, in_turn, versus
 from benchmarks.runs import Array, RunWriter, written
-from tamis.math.similarity import unit_rows
-from tamis.selectors import Distinct
-from tamis.selectors.clusters import Clusters, gather, order_by_uid
-from tamis.selectors.semdedup import SemDeDup
+from tamis.core.math.similarity import unit_rows
+from tamis.recipes.steps import Distinct
+from tamis.recipes.steps.clusters import Clusters, gather, order_by_uid
+from tamis.recipes.steps.semdedup import SemDeDup
+from tamis.runs import open_run
+from tamis.runs.table import MemoryTable, Table
 from tamis.signals.image_hash import ImageHash, colours_of, hashes_of, lightness_of
-from tamis.store import open_run
-from tamis.store.table import MemoryTable, Table
 
 PART = 50_000
 

@@ -30,10 +30,10 @@ import tamis
 from benchmarks.measure import Case, Spent, benchmark, child, in_turn, spend, versus
 from benchmarks.runs import written
 from benchmarks.select import COLUMNS, write_run
-from tamis import api
-from tamis.data import Column
-from tamis.derived.columns import add_columns
-from tamis.store import open_run
+from tamis.commands.explore import explore
+from tamis.core.types import Column
+from tamis.recipes.derived.columns import add_columns
+from tamis.runs import open_run
 
 MOVES = 8
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -47,7 +47,7 @@ def moved(by: int, of: str = "pool") -> dict[str, Any]:
 
 
 def from_disk(run: str) -> Spent:
-    from tamis.reporting.distributions import histograms
+    from tamis.reports.distributions import histograms
 
     def choose() -> None:
         subset = tamis.select(run, moved(1))
@@ -103,7 +103,7 @@ def page_of(run: str, state: str = "") -> Iterator[Any]:
     """Opens the explorer of a run in Chromium."""
     from playwright.sync_api import sync_playwright
 
-    with sync_playwright() as driver, closing(api.explore(run).start()) as server:
+    with sync_playwright() as driver, closing(explore(run).start()) as server:
         arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
         browser = driver.chromium.launch(executable_path=CHROMIUM, headless=True, args=arguments)
         tab = browser.new_page(viewport={"width": 1440, "height": 1000})

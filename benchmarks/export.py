@@ -20,7 +20,7 @@ import webdataset
 import tamis
 from benchmarks.measure import Case, benchmark, in_turn, read_bytes, spend, versus
 from benchmarks.runs import Array
-from tamis.lab.pool import make_pool
+from tamis_lab.pool import make_pool
 
 
 def subset_of(root: Path, pairs: int, fraction: float) -> tamis.Subset:

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tamis.data import Column
-from tamis.storage import write_json
-from tamis.store.checked import with_hash, write_array
-from tamis.store.manifest import FORMAT, sign_description, write_shards
-from tamis.store.parts import INDEX_FIELDS, index_facts, write_index, write_scores
+from tamis.core.files.checked import with_hash, write_array
+from tamis.core.files.storage import write_json
+from tamis.core.types import Column
+from tamis.runs.manifest import FORMAT, sign_description, write_shards
+from tamis.runs.parts import INDEX_FIELDS, index_facts, write_index, write_scores
 
 Array = np.ndarray[Any, Any]
 

@@ -35,15 +35,15 @@ import numpy as np
 import tamis
 from benchmarks.loops import bare_loop, warmed, with_webdataset
 from benchmarks.measure import Case, Spent, benchmark, child, in_turn, spend, versus
-from tamis.data import Column, Device, Node, Sample, Signal
-from tamis.features.sources import DecodedImages
-from tamis.lab.pool import make_pool
+from tamis.core.types import Column, Device, Node, Sample, Signal
 from tamis.models.clip import load_clip, load_tokenizer
 from tamis.models.device import device_for
 from tamis.models.preprocess import load_preprocess
-from tamis.pool import open_pool
-from tamis.pool.images import decode
+from tamis.pools import open_pool
+from tamis.pools.images import decode
 from tamis.signals import ClipScore
+from tamis.signals.features.sources import DecodedImages
+from tamis_lab.pool import make_pool
 
 TRIVIAL = ["caption_length", "image_size"]
 
@@ -198,7 +198,7 @@ class Free(Signal):
 
 
 def with_workers(pool: str, run: str, served: bool) -> Spent:
-    from tamis.run.local import Local
+    from tamis.engines.local import Local
 
     if not served:
         os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])  # one core, and threads for one

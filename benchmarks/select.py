@@ -30,12 +30,12 @@ import pyarrow.parquet as pq
 import tamis
 from benchmarks.measure import Case, alone, benchmark, child, in_turn, versus
 from benchmarks.runs import Array, RunWriter, written
-from tamis.data import Column
-from tamis.derived import DERIVED
-from tamis.math.similarity import unit_rows
-from tamis.processes import die_with_parent
-from tamis.selectors import SELECTORS, run_steps
-from tamis.store import open_run
+from tamis.core.math.similarity import unit_rows
+from tamis.core.processes import die_with_parent
+from tamis.core.types import Column
+from tamis.recipes.derived import DERIVED
+from tamis.recipes.steps import SELECTORS, run_steps
+from tamis.runs import open_run
 
 PART = 1_000_000
 COLUMNS = ("first", "second", "third")

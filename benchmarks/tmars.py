@@ -26,12 +26,12 @@ from PIL import Image
 import tamis
 from benchmarks.measure import Case, benchmark, in_turn, spend, versus
 from benchmarks.score import pool_with, save_clip
-from tamis.arrays import Pixels
-from tamis.features.text import TextBoxes
+from tamis.core.arrays import Pixels
 from tamis.models.device import device_for
-from tamis.pool import open_pool
-from tamis.pool.images import decode
+from tamis.pools import open_pool
+from tamis.pools.images import decode
 from tamis.signals import Tmars
+from tamis.signals.features.text import TextBoxes
 
 Detect = Callable[[Pixels], list[Any]]
 

@@ -28,10 +28,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import factories
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+sys.path.insert(0, str(Path(__file__).parent / "helpers"))
+import factories
 
 #: Signals that run on a thousand pairs in minutes.
 USUAL = """\
@@ -96,7 +98,7 @@ def tamis(*words: str, log: Path) -> None:
 
 def pools(work: Path, photographs: Path | None, pairs: int) -> dict[str, tuple[Path, tuple[str, ...]]]:
     """Makes the pools, and returns each with the signals it is scored by, a call of `tamis score` each."""
-    from tamis.lab.world import OBJECTS
+    from tamis_lab.world import OBJECTS
 
     (work / "classes.txt").write_text("".join(f"{name}\n" for name in OBJECTS))
     models = work / "models"
@@ -221,14 +223,14 @@ def members(folder: Path) -> Iterator[str]:
 
 def shipped() -> list[str]:
     """The names of the shipped recipes."""
-    import tamis.recipes
+    import tamis.recipes.shipped
 
-    return sorted(path.stem for path in Path(tamis.recipes.__path__[0]).glob("*.yaml"))
+    return sorted(path.stem for path in Path(tamis.recipes.shipped.__path__[0]).glob("*.yaml"))
 
 
 def library_error() -> type[Exception]:
     """What the library raises of its own."""
-    from tamis.errors import TamisError
+    from tamis.core.errors import TamisError
 
     return TamisError
 

@@ -25,8 +25,8 @@ ALLOWED = frozenset(
 
 #: Packages that are used all the same, each with the reason. They are printed.
 EXCEPTIONS: Mapping[str, str] = {
-    "axe-playwright-python": "MIT by the licence in its wheel, not by its metadata; only tests/browsing.py imports it",
-    "mlcroissant": "Apache-2.0 by its repository, not by its metadata; only tests/exporters imports it",
+    "axe-playwright-python": "MIT by the licence in its wheel, not by its metadata; only browsing.py imports it",
+    "mlcroissant": "Apache-2.0 by its repository, not by its metadata; only tests/exports imports it",
 }
 
 #: What wheels hold besides, and their metadata does not say. It is used unchanged, as a library that can be replaced.

@@ -21,6 +21,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # else they do so at full speed
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for `tools`
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent / "helpers"))
 
 import factories
 import tiny_captioners
@@ -45,9 +46,10 @@ T5 = "sentence-transformers/sentence-t5-base"
 
 #: The files that take longest, from the longest on. They are begun with: one that begins last is run alone.
 LONG = (
-    *("evaluate/test_bench.py", "explore/test_browser.py", "run/test_failures.py", "test_contracts.py"),
-    *("store/test_runs_at_urls.py", "lab/test_training_of_built_in_models.py", "train/test_clip.py", "test_docs.py"),
-    *("signals/test_tmars.py", "models/test_convert.py", "run/test_resume.py", "run/test_ray.py", "test_import.py"),
+    *("train/evaluate/test_bench.py", "reports/explore/test_browser.py", "engines/test_failures.py"),
+    *("test_contracts.py", "runs/test_runs_at_urls.py", "lab/test_training_of_built_in_models.py"),
+    *("train/test_clip.py", "test_docs.py", "signals/test_tmars.py", "models/test_convert.py"),
+    *("engines/test_resume.py", "engines/test_ray.py", "test_import.py"),
 )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tamis import recipe
+from tamis.recipes import recipe
 
 PAGE = Path(__file__).parents[1] / "docs" / "as-published.md"
 HEADER = ["constant", "published", "where", "default", "code", "deviates"]

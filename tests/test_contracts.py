@@ -1,4 +1,4 @@
-"""Every registered signal, selector and exporter passes the checks of `tamis.testing`.
+"""Every registered signal, selector and exporter passes the checks of `tamis_lab.testing`.
 
 A class without an example here fails.
 """
@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 from chat_server import ChatServer, caption_of
 
-from tamis.data import Device, Samples, Signal
-from tamis.exporters import (
+from tamis.core.types import Device, Samples, Signal
+from tamis.exports import (
     EXPORTERS,
     DroppedExport,
     Exporter,
@@ -28,12 +28,10 @@ from tamis.exporters import (
     ParquetExport,
     WebDatasetExport,
 )
-from tamis.features.text import RecognisedText, TextBoxes
-from tamis.graph import Executor
 from tamis.models.nucleus import Sampling
 from tamis.models.server import Server
 from tamis.models.text_to_image import Drawing
-from tamis.selectors import (
+from tamis.recipes.steps import (
     D2,
     SELECTORS,
     AllOf,
@@ -60,10 +58,12 @@ from tamis.selectors import (
     TopFraction,
     TopN,
 )
-from tamis.selectors.outcome import describe
+from tamis.recipes.steps.outcome import describe
+from tamis.runs.parts import read_side_file, write_side_files
 from tamis.signals import SIGNALS
-from tamis.store.parts import read_side_file, write_side_files
-from tamis.testing import check_exporter, check_selector, check_signal, pairs
+from tamis.signals.features.text import RecognisedText, TextBoxes
+from tamis.signals.graph import Executor
+from tamis_lab.testing import check_exporter, check_selector, check_signal, pairs
 
 #: Names of classes, of words that the small checkpoints know.
 CLASSES = Path(tempfile.mkdtemp()) / "classes.txt"

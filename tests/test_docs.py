@@ -19,10 +19,11 @@ import yaml
 from factories import install_package, write_pool
 from processes import command, python
 
-import tamis.features
+import tamis.signals.features
 from tamis.cli import main
-from tamis.data import Node
-from tamis.recipe import load, shipped
+from tamis.core.types import Node
+from tamis.recipes.names import shipped
+from tamis.recipes.recipe import load
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -115,8 +116,8 @@ def test_the_plug_in_that_the_docs_write_can_be_registered(
 def test_the_docs_know_every_shared_feature_and_what_its_class_says() -> None:
     found = [
         value
-        for module in pkgutil.iter_modules(tamis.features.__path__)
-        for value in vars(importlib.import_module(f"tamis.features.{module.name}")).values()
+        for module in pkgutil.iter_modules(tamis.signals.features.__path__)
+        for value in vars(importlib.import_module(f"tamis.signals.features.{module.name}")).values()
         if isinstance(value, type) and issubclass(value, Node) and value.__module__.endswith(f".{module.name}")
         if not value.__name__.startswith("_")
     ]

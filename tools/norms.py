@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.arrays import Float64s
-from tamis.data import Device
-from tamis.errors import PoolError
-from tamis.math.statistics import agreement
+from tamis.core.arrays import Float64s
+from tamis.core.errors import PoolError
+from tamis.core.files.targets import check_new_folder, new_folder
+from tamis.core.math.statistics import agreement
+from tamis.core.types import Device
 from tamis.models.device import device_for
 from tamis.models.loading import load_tokenizer_in, transformer_folder
 from tamis.models.reference import resolve
@@ -35,8 +36,7 @@ from tamis.models.texts.regression import (
     held_out,
 )
 from tamis.models.texts.sentence import load_sentence_encoder
-from tamis.pool.texts import read_texts
-from tamis.store.targets import check_new_folder, new_folder
+from tamis.pools.texts import read_texts
 from tamis.train.loop import Settings, fit
 
 if TYPE_CHECKING:

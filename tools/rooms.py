@@ -19,7 +19,7 @@ PACKAGES = [name for name in ("tamis", "tamis_lab") if importlib.util.find_spec(
 
 
 def room_of(module: str) -> str:
-    """Returns the room of a module: `tamis.pool.tar` is in `pool`, `tamis_lab.world` in `tamis_lab`."""
+    """Returns the room of a module: `tamis.pools.tar` is in `pool`, `tamis_lab.world` in `tamis_lab`."""
     package, *rest = module.removesuffix(".__main__").split(".")
     return rest[0] if package == "tamis" and rest else package
 

@@ -1,4 +1,4 @@
-"""Counts the project's lines, modules and long functions, package by package: `python -m tools.size [--json]`.
+"""Counts the project's lines, modules and long functions, room by room: `python -m tools.size [--json]`.
 
 Code lines are those without comments and docstrings. A function's lines include its docstring.
 """
@@ -19,14 +19,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-SOURCE = ROOT / "src" / "tamis"
+SOURCE = ROOT / "src"
 
-#: Lines that the packages should come down to.
-BUDGETS = {
-    "tamis": 2300, "pool": 2300, "store": 3200, "run": 2050, "features": 650, "signals": 1800, "models": 3900,
-    "math": 1600, "selectors": 2050, "exporters": 550, "reporting": 2800, "explore": 1750, "train": 2350,
-    "evaluate": 1400, "lab": 2900, "cli": 1200, "testing": 350,
-}  # fmt: skip
 LONG = 50  # lines of a function
 
 
@@ -79,13 +73,13 @@ def modules_loaded() -> int:
 
 
 def measure() -> dict[str, Any]:
-    """Returns all numbers: of the packages by name, and of the whole."""
+    """Returns all numbers: of the rooms by name, and of the whole."""
     rooms: dict[str, dict[str, int]] = defaultdict(lambda: {"lines": 0, "code": 0, "modules": 0})
     in_functions = in_long = 0
     for path in python_files(SOURCE):
         text = path.read_text(encoding="utf-8")
         inside = path.relative_to(SOURCE).parts
-        room = rooms[inside[0] if len(inside) > 1 else "tamis"]
+        room = rooms[inside[1] if inside[0] == "tamis" and len(inside) > 2 else inside[0]]
         room["lines"] += len(text.splitlines())
         room["code"] += code_lines(text)
         room["modules"] += 1
@@ -94,11 +88,11 @@ def measure() -> dict[str, Any]:
             in_long += lines if lines > LONG else 0
     others = {
         name: sum(len(path.read_text().splitlines()) for path in python_files(ROOT / name))
-        for name in ("tests", "tools")
+        for name in ("tests", "tools", "benchmarks")
     }
     words = sum(len(path.read_text(encoding="utf-8").split()) for path in (ROOT / "docs").rglob("*.md"))
     return {
-        "rooms": {name: {**room, "budget": BUDGETS.get(name)} for name, room in sorted(rooms.items())},
+        "rooms": dict(sorted(rooms.items())),
         "src": {key: sum(room[key] for room in rooms.values()) for key in ("lines", "code", "modules")},
         "other lines": others,
         "words in docs": words,
@@ -114,11 +108,11 @@ def main() -> None:
     if parser.parse_args().json:
         print(json.dumps(found, indent=2))
         return
-    print(f"{'package':12}{'lines':>8}{'budget':>8}{'code':>8}{'modules':>9}")
+    print(f"{'room':12}{'lines':>8}{'code':>8}{'modules':>9}")
     for name, room in found["rooms"].items():
-        print(f"{name:12}{room['lines']:8,}{room['budget'] or 0:8,}{room['code']:8,}{room['modules']:9,}")
+        print(f"{name:12}{room['lines']:8,}{room['code']:8,}{room['modules']:9,}")
     total = found["src"]
-    print(f"{'src':12}{total['lines']:8,}{sum(BUDGETS.values()):8,}{total['code']:8,}{total['modules']:9,}")
+    print(f"{'src':12}{total['lines']:8,}{total['code']:8,}{total['modules']:9,}")
     for name in list(found)[2:]:
         print(f"{name}: {found[name]}")
 

@@ -23,13 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 import tamis
-from tamis.evaluate.bench import compare, truth_of
-from tamis.lab.pool import make_pool
-from tamis.lab.tasks import make_tasks
-from tamis.math.statistics import Estimate, mean_interval
+from tamis.core.math.statistics import Estimate, mean_interval
 from tamis.models.device import device_for
-from tamis.store.reasons import Verdict
+from tamis.runs.reasons import Verdict
+from tamis.train.evaluate.bench import compare, truth_of
 from tamis.train.scales import at_scale
+from tamis_lab.pool import make_pool
+from tamis_lab.tasks import make_tasks
 
 #: For each kind: the paper's name for it, its utility (accuracy per million samples), and what it is added to.
 PAPER: Mapping[str, tuple[str, float, str]] = {

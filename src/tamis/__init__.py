@@ -12,53 +12,55 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from tamis.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from tamis.api import export as export
-    from tamis.api import plan as plan
-    from tamis.api import report as report
-    from tamis.api import run_recipe as run_recipe
-    from tamis.choosing import select as select
-    from tamis.derived.clusters import cluster as cluster
-    from tamis.evaluate.bench import bench as bench
-    from tamis.explore.layout import lay_out as lay_out
-    from tamis.first_look import look as look
-    from tamis.overlaps import overlap as overlap
-    from tamis.pool import Pool as Pool
-    from tamis.pool import PoolSpec as PoolSpec
-    from tamis.pool import open_pool as open_pool
-    from tamis.reporting.notebook import show as show
-    from tamis.scoring import derive as derive
-    from tamis.scoring import score as score
-    from tamis.store import Run as Run
-    from tamis.store import open_run as open_run
-    from tamis.store.check import check as check
-    from tamis.store.stream import samples_of as samples_of
-    from tamis.store.subset import Subset as Subset
+    from tamis.commands.explore import explore as explore
+    from tamis.commands.export import export as export
+    from tamis.commands.look import look as look
+    from tamis.commands.overlap import overlap as overlap
+    from tamis.commands.report import report as report
+    from tamis.commands.run_recipe import plan as plan
+    from tamis.commands.run_recipe import run_recipe as run_recipe
+    from tamis.commands.score import derive as derive
+    from tamis.commands.score import score as score
+    from tamis.commands.select import select as select
+    from tamis.pools import Pool as Pool
+    from tamis.pools import PoolSpec as PoolSpec
+    from tamis.pools import open_pool as open_pool
+    from tamis.recipes.derived.clusters import cluster as cluster
+    from tamis.reports.explore.layout import lay_out as lay_out
+    from tamis.reports.notebook import show as show
+    from tamis.runs import Run as Run
+    from tamis.runs import open_run as open_run
+    from tamis.runs.check import check as check
+    from tamis.runs.stream import samples_of as samples_of
+    from tamis.runs.subset import Subset as Subset
+    from tamis.train.evaluate.bench import bench as bench
 
 _MODULES = {
-    "plan": "tamis.api",
-    "score": "tamis.scoring",
-    "select": "tamis.choosing",
-    "cluster": "tamis.derived.clusters",
-    "derive": "tamis.scoring",
-    "lay_out": "tamis.explore.layout",
-    "bench": "tamis.evaluate.bench",
-    "check": "tamis.store.check",
-    "export": "tamis.api",
-    "look": "tamis.first_look",
-    "overlap": "tamis.overlaps",
-    "report": "tamis.api",
-    "show": "tamis.reporting.notebook",
-    "run_recipe": "tamis.api",
-    "Pool": "tamis.pool",
-    "PoolSpec": "tamis.pool",
-    "open_pool": "tamis.pool",
-    "Run": "tamis.store",
-    "open_run": "tamis.store",
-    "Subset": "tamis.store.subset",
-    "samples_of": "tamis.store.stream",
+    "plan": "tamis.commands.run_recipe",
+    "score": "tamis.commands.score",
+    "select": "tamis.commands.select",
+    "cluster": "tamis.recipes.derived.clusters",
+    "derive": "tamis.commands.score",
+    "lay_out": "tamis.reports.explore.layout",
+    "bench": "tamis.train.evaluate.bench",
+    "check": "tamis.runs.check",
+    "explore": "tamis.commands.explore",
+    "export": "tamis.commands.export",
+    "look": "tamis.commands.look",
+    "overlap": "tamis.commands.overlap",
+    "report": "tamis.commands.report",
+    "show": "tamis.reports.notebook",
+    "run_recipe": "tamis.commands.run_recipe",
+    "Pool": "tamis.pools",
+    "PoolSpec": "tamis.pools",
+    "open_pool": "tamis.pools",
+    "Run": "tamis.runs",
+    "open_run": "tamis.runs",
+    "Subset": "tamis.runs.subset",
+    "samples_of": "tamis.runs.stream",
 }
 
 __all__ = ["__version__", *_MODULES]

@@ -24,7 +24,7 @@ from factories import index_rows, parts_of, write_pool
 from processes import command, family, named
 
 import tamis
-from tamis.store import Run
+from tamis.runs import Run
 
 SIGNALS = "caption_length,image_size,language"
 SHARDS, ROWS = 24, 20

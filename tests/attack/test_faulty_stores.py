@@ -21,7 +21,7 @@ from faulty_server import FAULTS, S3_ENVIRONMENT, FaultyServer, forget_clients, 
 from processes import command, die_at_file
 
 import tamis
-from tamis.store import Run
+from tamis.runs import Run
 
 pytestmark = [
     pytest.mark.attack,

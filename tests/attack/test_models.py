@@ -17,7 +17,7 @@ import pytest
 from damage_of_models import corruptions_of
 from model_kinds import KINDS
 
-from tamis.errors import ModelError
+from tamis.core.errors import ModelError
 from tamis.models.loading import forget_loaded
 
 pytestmark = [pytest.mark.attack, pytest.mark.timeout(3600)]

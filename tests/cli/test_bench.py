@@ -13,8 +13,8 @@ pytest.importorskip("transformers")
 from command_line import Tamis
 from factories import clip_folder, image_bytes, pair, write_tar
 
-from tamis.store.checked import with_hash
-from tamis.store.claims import lock_run
+from tamis.core.files.checked import with_hash
+from tamis.runs.claims import lock_run
 
 SMALL = ("--samples", "8", "--train-batch", "4", "--seeds", "2", "--workers", "1", "--device", "cpu", "--threads", "1")
 
@@ -99,7 +99,7 @@ def test_the_labs_pool_is_drawn_once_and_scored_by_its_own_models(tamis: Tamis, 
 def test_a_folder_of_other_files_and_one_in_use_are_refused_before_anything_is_written(
     tamis: Tamis, placed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tamis.store.claims.PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("tamis.runs.claims.PATIENCE_SECONDS", 0.0)
     words = ["bench", "pool", "--tasks", "found", "--recipes", "no-filter,random", *SMALL, "--out", "photos"]
     (placed / "photos").mkdir()
     (placed / "photos" / "cat.jpg").touch()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from command_line import Tamis, everything
 
-from tamis.store.claims import lock_run
+from tamis.runs.claims import lock_run
 
 
 @pytest.mark.parametrize(

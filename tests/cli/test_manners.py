@@ -12,8 +12,9 @@ from command_line import Tamis, everything
 from factories import write_pool
 
 import tamis as package
-from tamis import errors
-from tamis.recipe import load, shipped
+from tamis.core import errors
+from tamis.recipes.names import shipped
+from tamis.recipes.recipe import load
 
 
 def test_lists_may_be_repeated(tamis: Tamis, tmp_path: Path, clip_model: str) -> None:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tamis.recipe import shipped
+from tamis.recipes.names import shipped
 
 
 def test_the_installed_command_works(tmp_path: Path) -> None:
@@ -20,7 +20,7 @@ def test_the_installed_command_works(tmp_path: Path) -> None:
 
 def test_an_interrupt_ends_with_130_and_a_word(tmp_path: Path) -> None:
     code = (
-        "import time\nimport tamis.run.progress as status\nfrom tamis.cli import main\n"
+        "import time\nimport tamis.engines.progress as status\nfrom tamis.cli import main\n"
         "def follow(path):\n    print('at work', flush=True)\n    time.sleep(60)\n"
         "    yield {}\nstatus.follow = follow\nmain()\n"
     )

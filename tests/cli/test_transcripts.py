@@ -23,7 +23,7 @@ from command_line import Tamis, everything
 from factories import image_bytes, pair, write_pool, write_run, write_tar
 
 import tamis as package
-from tamis.lab.pool import make_pool
+from tamis_lab.pool import make_pool
 
 TRANSCRIPTS = Path(__file__).parent / "transcripts"
 PAGE = TRANSCRIPTS / "new_user.md"

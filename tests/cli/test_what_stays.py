@@ -16,10 +16,10 @@ import yaml
 from command_line import Tamis
 from factories import pair, write_pool, write_tar
 
-from tamis import exporters
-from tamis.exporters import Exporter
-from tamis.storage import writing
-from tamis.store.subset import Subset
+from tamis import exports as exporters
+from tamis.core.files.storage import writing
+from tamis.exports import Exporter
+from tamis.runs.subset import Subset
 
 SCORE = ("--run", "run", "--signals", "caption_length", "-q")
 
@@ -93,7 +93,7 @@ def everything() -> dict[str, Any]:
 @pytest.fixture
 def place(tamis: Tamis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The current folder: a pool whose names promise no format, a run of it, another run, a subset and a recipe."""
-    monkeypatch.setattr("tamis.exporters.lists.Careless", Careless, raising=False)
+    monkeypatch.setattr("tamis.exports.lists.Careless", Careless, raising=False)
     monkeypatch.setitem(exporters.EXPORTERS.built_in, "careless", "lists:Careless")
     for number in range(2):
         write_tar(

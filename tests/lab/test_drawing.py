@@ -5,9 +5,9 @@ import numpy.typing as npt
 import pytest
 from PIL import Image, ImageChops
 
-from tamis.lab.drawing import draw_objects, draw_place
-from tamis.lab.painted_text import paint_text
-from tamis.lab.world import COLOURS, OBJECTS, PLACES, Scene
+from tamis_lab.drawing import draw_objects, draw_place
+from tamis_lab.painted_text import paint_text
+from tamis_lab.world import COLOURS, OBJECTS, PLACES, Scene
 
 
 def _changed(before: Image.Image, after: Image.Image, by: int = 24) -> npt.NDArray[np.bool_]:

@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from tamis.lab.hard import HARD_KINDS
-from tamis.lab.pool import PoolSummary, make_pool
-from tamis.lab.samples import MAIN_KINDS, LabSample, make_sample
-from tamis.lab.world import GROUPS, NEAR_COLOURS, OBJECTS
+from tamis_lab.hard import HARD_KINDS
+from tamis_lab.pool import PoolSummary, make_pool
+from tamis_lab.samples import MAIN_KINDS, LabSample, make_sample
+from tamis_lab.world import GROUPS, NEAR_COLOURS, OBJECTS
 
 _PAIRS = 700
 Sample = dict[str, Any]  # the json, with the members' bytes under "jpg" and "txt"
@@ -91,7 +91,7 @@ def test_a_failure_half_way_leaves_no_shard(tmp_path: Path, monkeypatch: pytest.
             raise OSError("no space left")
         return make_sample(index, **settings)
 
-    monkeypatch.setattr("tamis.lab.pool.make_sample", fail)
+    monkeypatch.setattr("tamis_lab.pool.make_sample", fail)
     with pytest.raises(OSError, match="no space left"):
         make_pool(tmp_path, pairs=10)
     assert list(tmp_path.iterdir()) == []

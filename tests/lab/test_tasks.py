@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tamis.evaluate.tasks import ZeroShotTask, find_tasks
-from tamis.lab.tasks import _TASKS, TASKS_SEED, make_tasks
-from tamis.lab.world import COLOURS, OBJECTS, PLACES
+from tamis.train.evaluate.tasks import ZeroShotTask, find_tasks
+from tamis_lab.tasks import _TASKS, TASKS_SEED, make_tasks
+from tamis_lab.world import COLOURS, OBJECTS, PLACES
 from tools.lab_models.examples import HELD_OUT_SEED, TRAINING_SEED
 
 SIZE = 50

@@ -6,12 +6,12 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from tamis.lab.captions import abstract_caption, describe, foreign_caption
-from tamis.lab.hard import HARD_KINDS
-from tamis.lab.objects import DRAWINGS
-from tamis.lab.places import BACKDROPS
-from tamis.lab.samples import DEFECT_KINDS, MAIN_KINDS, Kind, kind_shares
-from tamis.lab.world import COLOURS, GROUPS, INDOORS, NEAR_COLOURS, OBJECTS, PLACES, Scene, sample_scene, zipf_weights
+from tamis_lab.captions import abstract_caption, describe, foreign_caption
+from tamis_lab.hard import HARD_KINDS
+from tamis_lab.objects import DRAWINGS
+from tamis_lab.places import BACKDROPS
+from tamis_lab.samples import DEFECT_KINDS, MAIN_KINDS, Kind, kind_shares
+from tamis_lab.world import COLOURS, GROUPS, INDOORS, NEAR_COLOURS, OBJECTS, PLACES, Scene, sample_scene, zipf_weights
 
 _SCENES = 400
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from factories import WORDS, image_bytes
 
-from tamis.data import Device
-from tamis.errors import ModelError
+from tamis.core.errors import ModelError
+from tamis.core.types import Device
 from tamis.models.captioner import (
     ARCHITECTURES,
     FastCaptioner,
@@ -19,7 +19,7 @@ from tamis.models.captioner import (
     word_tokens,
 )
 from tamis.models.nucleus import Sampling, draw, random_numbers
-from tamis.pool.images import decode
+from tamis.pools.images import decode
 
 #: A tiny checkpoint of each architecture: a new one needs one here.
 EXAMPLES = {

@@ -18,14 +18,14 @@ from factories import images_of_many_shapes, pair, png, score, write_tar
 from PIL import Image
 from tiny_captioners import CAPTIONERS, chat_folder
 
-from tamis.data import Device
-from tamis.errors import ModelError
+from tamis.core.errors import ModelError
+from tamis.core.types import Device
 from tamis.models.captioner import ARCHITECTURES, load_beam_captioner, load_captioner
 from tamis.models.chat import KINDS, ChatModel, load_chat
 from tamis.models.nucleus import Sampling, drawn_token
 from tamis.models.reference import resolve
-from tamis.store import Run
-from tamis.store.parts import read_columns
+from tamis.runs import Run
+from tamis.runs.parts import read_columns
 
 # PaliGemma's processor makes an array of a tensor in a way that NumPy will refuse one day.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")

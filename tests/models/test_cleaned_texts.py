@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 from factories import clip_folder, pair, score, siglip_folder, write_tar
 
-from tamis.data import Device
-from tamis.errors import DependencyError, ModelError
-from tamis.features.embeddings import ImageEmbedding, PromptedTextEmbedding, TextEmbedding
-from tamis.graph import Identities, topological
+from tamis.core.errors import DependencyError, ModelError
+from tamis.core.types import Device
 from tamis.models.clip import load_tokenizer
 from tamis.models.convert import clip_tokenizer
 from tamis.models.loading import cleaner
 from tamis.models.reference import Cleaning, cleaning_of
 from tamis.signals.clip import ClipScore
+from tamis.signals.features.embeddings import ImageEmbedding, PromptedTextEmbedding, TextEmbedding
+from tamis.signals.graph import Identities, topological
 from tamis.signals.head import Head
 from tamis.train.scales import ClipTraining
 from tamis.train.towers import build

@@ -20,8 +20,8 @@ from plain_layouts import PlainBlip, PlainOpenClip, gelu, quick_gelu
 from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 
-from tamis.data import Device
-from tamis.errors import ModelError, TamisError
+from tamis.core.errors import ModelError, TamisError
+from tamis.core.types import Device
 from tamis.models.captioner import load_beam_captioner
 from tamis.models.clip import load_clip, load_tokenizer
 from tamis.models.convert import blip_tokenizer, clip_tokenizer, convert

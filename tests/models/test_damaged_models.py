@@ -19,8 +19,8 @@ from factories import safetensors_bytes
 from model_kinds import KINDS, load_clip
 from safetensors.numpy import load_file, save_file
 
-from tamis.data import Device
-from tamis.errors import ModelError
+from tamis.core.errors import ModelError
+from tamis.core.types import Device
 from tamis.models.reference import loaded_files, resolve
 
 #: One of `KINDS` for each layout of a folder.

@@ -14,14 +14,14 @@ import sentence_transformers as library
 from tiny_encoders import E5, ENCODERS, bert, encoder_folder, tokenizer
 
 import tamis
-from tamis.data import Device
-from tamis.errors import ModelError
-from tamis.graph import Identities
+from tamis.core.errors import ModelError
+from tamis.core.types import Device
 from tamis.models import reference
 from tamis.models.reference import resolve
 from tamis.models.texts import sentence
 from tamis.models.texts.sentence import load_sentence_encoder
 from tamis.signals import ClassSimilarity, Sieve
+from tamis.signals.graph import Identities
 
 QWEN, E5_BASE, LABSE, T5 = (next(name for name in ENCODERS if part in name) for part in ("Qwen", "e5", "LaBSE", "t5"))
 TEXTS = ["a dog", "A Dog", "", "word " * 400, "\u4e00\u53ea\u72d7\u5728\u8349", "\u0643\u0644\u0628", "a dog? a cat: 2"]

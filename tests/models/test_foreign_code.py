@@ -14,7 +14,7 @@ import pytest
 from model_kinds import KINDS, load_clip, load_drawing
 
 import tamis
-from tamis.errors import ModelError
+from tamis.core.errors import ModelError
 
 ROOT = Path(tamis.__file__).parent
 

@@ -17,13 +17,13 @@ from tiny_captioners import chat_folder
 from tiny_encoders import ENCODERS, encoder_folder
 from tiny_towers import MATCHERS, TOWERS
 
-from tamis.data import Device, Node
-from tamis.errors import StopError
-from tamis.graph import execute
+from tamis.core.errors import StopError
+from tamis.core.types import Device, Node
 from tamis.models.device import device_for, halved, memory_ran_out, visible_devices
 from tamis.models.nucleus import Sampling
 from tamis.signals import SIGNALS
-from tamis.testing import pairs
+from tamis.signals.graph import execute
+from tamis_lab.testing import pairs
 
 # PaliGemma's processor makes an array of a tensor in a way that NumPy will refuse one day.
 pytestmark = [

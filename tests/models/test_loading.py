@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from factories import safetensors_bytes
 
-from tamis.data import ModelRef, OptionalModelRef
-from tamis.errors import DependencyError, ModelError, RecipeError
+from tamis.core.errors import DependencyError, ModelError, RecipeError
+from tamis.core.types import ModelRef, OptionalModelRef
 from tamis.models.loading import loaded_once, one_sentence
 
 

@@ -11,7 +11,7 @@ import torch
 from factories import caption, image_bytes
 from model_kinds import decoder_logits
 
-from tamis.data import Device
+from tamis.core.types import Device
 from tamis.models import packed
 from tamis.models.captioner import load_captioner
 from tamis.models.clip import load_clip, load_tokenizer
@@ -20,7 +20,7 @@ from tamis.models.packed import for_inference
 from tamis.models.preprocess import load_preprocess
 from tamis.models.texts.regression import load_text_regression
 from tamis.models.texts.sentence import load_token_encoder
-from tamis.pool.images import decode
+from tamis.pools.images import decode
 
 TEXTS = [caption(seed) for seed in range(9)]
 

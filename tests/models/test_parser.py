@@ -11,7 +11,7 @@ import pytest
 import spacy
 import torch
 
-from tamis.errors import ModelError
+from tamis.core.errors import ModelError
 from tamis.models.texts.language import load_parser
 
 

@@ -21,9 +21,9 @@ import xxhash
 from factories import safetensors_bytes
 from huggingface_hub import constants
 
-from tamis.catalogue import CATALOGUES
-from tamis.errors import DependencyError, ModelError, install
-from tamis.hub import HUB
+from tamis.cli.catalogue import CATALOGUES
+from tamis.core.errors import DependencyError, ModelError, install
+from tamis.core.hub import HUB
 from tamis.models import reference
 from tamis.models.reference import BUILT_IN, PATTERNS, RAPIDOCR, BuiltIn, Weights, cached, complete, resolve
 

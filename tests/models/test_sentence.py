@@ -10,8 +10,8 @@ import pytest
 import torch
 from factories import caption, sentences_folder
 
-from tamis.data import Device
-from tamis.errors import ModelError
+from tamis.core.errors import ModelError
+from tamis.core.types import Device
 from tamis.models import reference
 from tamis.models.reference import resolve
 from tamis.models.texts.sentence import load_sentence_encoder

@@ -20,14 +20,14 @@ from faulty_server import Answer, Request
 from processes import command, die_at_file
 
 import tamis
-from tamis.data import Device
-from tamis.errors import ModelError, RecipeError
-from tamis.graph import Identities
+from tamis.core.errors import ModelError, RecipeError
+from tamis.core.types import Device
 from tamis.models.server import ChatClient, Question, Server, data_url
-from tamis.pool.images import decode
-from tamis.recipe import load
-from tamis.store import Run
-from tamis.store.parts import read_columns
+from tamis.pools.images import decode
+from tamis.recipes.recipe import load
+from tamis.runs import Run
+from tamis.runs.parts import read_columns
+from tamis.signals.graph import Identities
 
 pytestmark = pytest.mark.usefixtures("quick")
 

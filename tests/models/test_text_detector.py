@@ -13,15 +13,15 @@ import pytest
 from factories import plain_image, score_batch
 from PIL import Image, ImageDraw, ImageFont
 
-from tamis.data import Device, Sample, settings
-from tamis.errors import ModelError, RecipeError
-from tamis.features.text import FastBoxes, TextBoxes
-from tamis.math.regions import quad_mask
+from tamis.core.errors import ModelError, RecipeError
+from tamis.core.math.regions import quad_mask
+from tamis.core.types import Device, Sample, settings
 from tamis.models import ocr
 from tamis.models.ocr import Regions, fast_quads, load_legible, small_size
 from tamis.models.reference import resolve
-from tamis.recipe import load
+from tamis.recipes.recipe import load
 from tamis.signals import TextArea
+from tamis.signals.features.text import FastBoxes, TextBoxes
 
 
 def in_the_middle(text: str, font: Any, size: tuple[int, int], ground: Any, ink: Any) -> tuple[Any, Any]:

@@ -20,13 +20,13 @@ from factories import image_bytes, images_of_many_shapes, pair, png, score, writ
 from PIL import Image
 from tried_models import ENCODERS, MATCHERS, TOWERS, Known, table
 
-from tamis.data import Device
-from tamis.errors import ModelError
-from tamis.evaluate.zero_shot import evaluate_zero_shot
-from tamis.explore.near import Near
-from tamis.lab.tasks import make_tasks
+from tamis.core.errors import ModelError
+from tamis.core.types import Device
 from tamis.models.clip import KINDS, load_clip
-from tamis.store import Run
+from tamis.reports.explore.near import Near
+from tamis.runs import Run
+from tamis.train.evaluate.zero_shot import evaluate_zero_shot
+from tamis_lab.tasks import make_tasks
 
 IMAGES = images_of_many_shapes()
 #: Both cases, no caption, 400 words, Chinese and Arabic.

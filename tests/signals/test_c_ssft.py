@@ -10,11 +10,11 @@ import pytest
 from factories import caption, clip_folder, epochs_folder, image_bytes, score_batch
 
 import tamis
-from tamis.data import Device, Sample
-from tamis.errors import ModelError, RecipeError
-from tamis.graph import Identities
-from tamis.pool.images import decode
+from tamis.core.errors import ModelError, RecipeError
+from tamis.core.types import Device, Sample
+from tamis.pools.images import decode
 from tamis.signals import ClipScore, CRho, CSsft
+from tamis.signals.graph import Identities
 
 COUNT = 6
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tamis.data import Device
-from tamis.errors import RecipeError
+from tamis.core.errors import RecipeError
+from tamis.core.types import Device
 from tamis.models.texts.sentence import load_sentence_encoder
 from tamis.signals import ClassMentions, ClassSimilarity
 from tamis.signals.classes import class_synonyms, class_vectors, finder, load_nouns

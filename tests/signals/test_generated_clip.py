@@ -16,15 +16,15 @@ import pytest
 from factories import pair, write_tar
 
 import tamis
-from tamis.data import Device
-from tamis.errors import RecipeError, RunError
-from tamis.math.similarity import rowwise_dot
+from tamis.core.errors import RecipeError, RunError
+from tamis.core.math.similarity import rowwise_dot
+from tamis.core.types import Device
 from tamis.models.clip import load_clip, load_tokenizer
-from tamis.recipe import load
+from tamis.recipes.recipe import load
+from tamis.runs import Run
+from tamis.runs.stream import samples_of
+from tamis.runs.subset import Subset, captions_of
 from tamis.signals.clip import first_sentence
-from tamis.store import Run
-from tamis.store.stream import samples_of
-from tamis.store.subset import Subset, captions_of
 from tamis.train.batches import Batches
 from tamis.train.clip import training_rows
 

@@ -14,13 +14,13 @@ from factories import score, write_metadata
 from safetensors.torch import save_file
 from torch.nn import Dropout, Linear, ReLU, Sequential, Sigmoid
 
-from tamis.data import Device
-from tamis.errors import ModelError
-from tamis.features.embeddings import ImageEmbedding
-from tamis.graph import Identities
+from tamis.core.errors import ModelError
+from tamis.core.types import Device
 from tamis.models.heads import load_head
 from tamis.models.reference import resolve
 from tamis.signals import Head
+from tamis.signals.features.embeddings import ImageEmbedding
+from tamis.signals.graph import Identities
 from tamis.signals.head import output_of
 
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from factories import caption, regression_folder, safetensors_bytes
 
-from tamis.data import Device
-from tamis.errors import ModelError
+from tamis.core.errors import ModelError
+from tamis.core.types import Device
 from tamis.models.texts.regression import FACTS, TextRegression, load_text_regression, word_facts
 
 TEXTS = [caption(seed) for seed in range(40)] + ["a red dog", "tree " * 100, "", "  a  red dog", "nothing known here"]

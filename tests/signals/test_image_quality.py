@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 import tamis
-from tamis.arrays import Pixels
+from tamis.core.arrays import Pixels
 from tamis.signals.image_quality import quality
 
 

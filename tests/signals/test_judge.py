@@ -17,14 +17,14 @@ from factories import pair, score, score_batch, write_tar
 from s3_fixtures import quick
 
 import tamis
-from tamis.data import Device
-from tamis.errors import ModelError, RecipeError
-from tamis.graph import Identities
+from tamis.core.errors import ModelError, RecipeError
+from tamis.core.types import Device
 from tamis.models.chat import load_chat
-from tamis.recipe import load
+from tamis.recipes.recipe import load
+from tamis.runs.parts import read_columns
+from tamis.signals.graph import Identities
 from tamis.signals.judge import Judge, expected_number, read_aspects, written_number
-from tamis.store.parts import read_columns
-from tamis.testing import pairs
+from tamis_lab.testing import pairs
 
 __all__ = ["quick"]
 

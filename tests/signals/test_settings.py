@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tamis.features.text import RecognisedText, TextBoxes
 from tamis.models.text_to_image import Drawing
 from tamis.signals import (
     ClassMentions,
@@ -23,6 +22,7 @@ from tamis.signals import (
     Vba,
     ZeroShotClass,
 )
+from tamis.signals.features.text import RecognisedText, TextBoxes
 
 FROM_FILE = {"captions_from": "captions.csv"}
 CLASSES: dict[str, Any] = {"classes": "birds", "classes_from": "x.txt"}
@@ -37,7 +37,7 @@ CLASSES: dict[str, Any] = {"classes": "birds", "classes_from": "x.txt"}
         (lambda: Tmars(model="x", fill="inside_mean", ring=8), "fill: inside_mean.*ring=8"),
         *((lambda cls=cls: cls(**CLASSES), "classes='birds'") for cls in (ClassMentions, ClassSimilarity)),
         (lambda: ZeroShotClass(model="x", **CLASSES), "classes='birds'"),
-        (lambda: Sieve(fit="corp"), "'corp'"),  # misspelt, passed on; tests/test_settings_of_records.py has the others
+        (lambda: Sieve(fit="corp"), "'corp'"),  # passed on; tests/recipes has the others
         (
             lambda: ZeroShotClass(model="x", embedding="l14_img", embeddings_from="x.parquet"),
             "embeddings_from.*embedding='l14_img'",

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tamis.data import settings
-from tamis.errors import RecipeError
+from tamis.core.errors import RecipeError
+from tamis.core.types import settings
 from tamis.models.nucleus import Sampling
-from tamis.recipe import load
+from tamis.recipes.recipe import load
 from tamis.signals.sieve import MEDIUM_PHRASES, NOTHING_REMAINS, alignment, removed_by, without_medium
 
 paper = without_medium(MEDIUM_PHRASES["paper"])
@@ -113,7 +113,7 @@ FIGURE_3 = [
 
 
 def test_the_papers_figure_3_comes_out_through_the_real_encoder() -> None:
-    from tamis.data import Device
+    from tamis.core.types import Device
     from tamis.models.texts.sentence import load_sentence_encoder
 
     encoder = load_sentence_encoder("minilm", Device())

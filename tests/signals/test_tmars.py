@@ -13,11 +13,11 @@ import pytest
 from factories import drawn_text, score_batch, text_pool
 
 import tamis
-from tamis.arrays import Pixels
-from tamis.data import Device, Sample
-from tamis.features.text import ChangedImages, MaskedImages, RecognisedText, TextBoxes, reading_order
+from tamis.core.arrays import Pixels
+from tamis.core.types import Device, Sample
 from tamis.models.ocr import Regions, TextDetector, coarse_size
 from tamis.signals import ClipScore, TextArea, TextMatch, Tmars
+from tamis.signals.features.text import ChangedImages, MaskedImages, RecognisedText, TextBoxes, reading_order
 from tamis.signals.written_text import UNKNOWN_SCRIPT, letters, longest_match
 
 

@@ -12,12 +12,12 @@ import pytest
 from factories import clip_folder, pair, write_metadata, write_pool, write_tar
 
 import tamis
-from tamis.data import Device
-from tamis.errors import RecipeError, RunError
-from tamis.selectors.clipcov import classes_of
+from tamis.core.errors import RecipeError, RunError
+from tamis.core.types import Device
+from tamis.recipes.steps.clipcov import classes_of
+from tamis.runs import Run
 from tamis.signals import ZeroShotClass
 from tamis.signals.classes import class_names, class_vectors
-from tamis.store import Run
 
 NAMES = "dog\ncat, kitten\nboat\ndog, hound\n"
 

@@ -14,9 +14,9 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
-from tamis.data import Device
-from tamis.errors import PoolError
-from tamis.math.statistics import mean_interval
+from tamis.core.errors import PoolError
+from tamis.core.math.statistics import mean_interval
+from tamis.core.types import Device
 from tamis.models.texts.regression import load_text_regression
 from tools import norms, utility
 from tools.utility import PAPER, Pool, study, utilities

@@ -14,11 +14,11 @@ from factories import write_pool
 from torch_processes import on_processes
 
 import tamis
-from tamis.data import Device
-from tamis.errors import ModelError, RunError
+from tamis.core.errors import ModelError, RunError
+from tamis.core.types import Device
+from tamis.runs import Run
+from tamis.runs.subset import Subset
 from tamis.signals import CRho, CSsft
-from tamis.store import Run
-from tamis.store.subset import Subset
 from tamis.train.clip import (
     Trained,
     TrainingSet,

@@ -19,14 +19,14 @@ from pretended_gpu import on_gpu
 from torch_processes import on_processes
 
 import tamis
-from tamis.data import Device
-from tamis.errors import ModelError, RunError, StopError
+from tamis.core.errors import ModelError, RunError, StopError
+from tamis.core.processes import temporary_name
+from tamis.core.types import Device
 from tamis.models.clip import load_clip, load_tokenizer
-from tamis.processes import temporary_name
-from tamis.store import Run
-from tamis.store.claims import lock_run
-from tamis.store.parts import index_facts, read_columns, write_index
-from tamis.store.subset import Subset
+from tamis.runs import Run
+from tamis.runs.claims import lock_run
+from tamis.runs.parts import index_facts, read_columns, write_index
+from tamis.runs.subset import Subset
 from tamis.train import clip, step, watch
 from tamis.train.batches import Batches, split
 from tamis.train.clip import Trained, train_clip, training_rows
@@ -291,7 +291,7 @@ def test_every_epoch_shows_a_subsets_pairs_as_often_as_it_keeps_them(run: Run, c
 
 
 def test_batches_have_the_images_and_captions_of_the_rows_they_name(run: Run) -> None:
-    from tamis.pool.images import decode
+    from tamis.pools.images import decode
 
     batches = batches_of(run, run, side=24)
     captions, images = {}, {}

@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 from factories import WORDS, caption, regression_folder, score_batch, write_run
 
-from tamis.data import Device, Sample
-from tamis.errors import ModelError, PoolError, RunError
-from tamis.math import statistics
-from tamis.math.statistics import bootstrap
+from tamis.core.errors import ModelError, PoolError, RunError
+from tamis.core.math import statistics
+from tamis.core.math.statistics import bootstrap
+from tamis.core.types import Device, Sample
 from tamis.models.texts.regression import load_text_regression
 from tamis.signals import Sba
 from tamis.train.icc import (

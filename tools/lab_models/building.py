@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tamis.data import Device
-from tamis.errors import ModelError, require, unknown_message
+from tamis.core.errors import ModelError, require, unknown_message
+from tamis.core.files.targets import check_new_folder
+from tamis.core.types import Device
 from tamis.models.device import device_for
-from tamis.store.targets import check_new_folder
 from tools.lab_models import captioner, clip, language_model, text_to_image
 from tools.lab_models.measuring import MEASURES, Metric
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.data import Device
-from tamis.lab.captions import describe
+from tamis.core.files.storage import write_json
+from tamis.core.types import Device
 from tamis.models.loading import load_whole
 from tamis.models.preprocess import image_processor, load_preprocess
-from tamis.storage import write_json
 from tamis.train import Settings, fit
+from tamis_lab.captions import describe
 from tools.lab_models import looking
 from tools.lab_models.clip import MEAN, PATCH, STD, VISION, WIDTH, normalise
 from tools.lab_models.examples import SIDE, TRAINING_SEED, draw

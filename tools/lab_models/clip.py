@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.data import Device
-from tamis.lab.samples import Kind, kind_shares
+from tamis.core.files.storage import write_json
+from tamis.core.types import Device
 from tamis.models.preprocess import image_processor
-from tamis.storage import write_json
 from tamis.train import Settings, fit
 from tamis.train.losses import contrastive_loss
 from tamis.train.towers import clip_tokenizer
+from tamis_lab.samples import Kind, kind_shares
 from tools.lab_models import looking
 from tools.lab_models.examples import SIDE, TRAINING_SEED, draw
 from tools.lab_models.vocabulary import corpus, save

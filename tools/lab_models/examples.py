@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from tamis.lab.samples import Kind, LabSample, make_sample
-from tamis.processes import die_with_parent
+from tamis.core.processes import die_with_parent
+from tamis_lab.samples import Kind, LabSample, make_sample
 
 #: Side of every training image.
 SIDE = 128

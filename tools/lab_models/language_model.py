@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tamis.data import Device
+from tamis.core.types import Device
 from tamis.train import Settings, fit
 from tools.lab_models.examples import TRAINING_SEED
 from tools.lab_models.vocabulary import corpus, gpt2_tokenizer, save

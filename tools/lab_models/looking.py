@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.lab.samples import LabSample
-from tamis.lab.world import COLOURS, OBJECTS
+from tamis_lab.samples import LabSample
+from tamis_lab.world import COLOURS, OBJECTS
 from tools.lab_models.examples import SIDE, Examples
 
 if TYPE_CHECKING:

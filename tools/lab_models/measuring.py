@@ -14,18 +14,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.data import Device
-from tamis.lab.captions import describe, with_article
-from tamis.lab.hard import HARD_KINDS
-from tamis.lab.samples import MAIN_KINDS, Kind
-from tamis.lab.world import COLOURS, OBJECTS, sample_scene
-from tamis.math.regions import fill_around
-from tamis.math.similarity import unit_rows
-from tamis.math.statistics import Estimate, auc, bootstrap, share_interval
+from tamis.core.math.regions import fill_around
+from tamis.core.math.similarity import unit_rows
+from tamis.core.math.statistics import Estimate, auc, bootstrap, share_interval
+from tamis.core.types import Device
 from tamis.models.clip import Clip, load_clip, load_tokenizer
 from tamis.models.loading import load_tokenizer_in, load_whole
 from tamis.models.preprocess import load_preprocess
 from tamis.models.text_to_image import load_pipeline
+from tamis_lab.captions import describe, with_article
+from tamis_lab.hard import HARD_KINDS
+from tamis_lab.samples import MAIN_KINDS, Kind
+from tamis_lab.world import COLOURS, OBJECTS, sample_scene
 from tools.lab_models.captioner import load as load_captioner
 from tools.lab_models.examples import HELD_OUT_SEED, Examples, draw
 from tools.lab_models.vocabulary import corpus

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.data import Device
-from tamis.lab.captions import describe
+from tamis.core.types import Device
 from tamis.models.loading import load_tokenizer_in, load_whole
 from tamis.train import Settings, fit
+from tamis_lab.captions import describe
 from tools.lab_models.captioner import load as load_captioner
 from tools.lab_models.examples import TRAINING_SEED, draw
 

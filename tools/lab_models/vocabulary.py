@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from tamis.lab.captions import abstract_caption, describe
-from tamis.lab.world import sample_scene
 from tamis.train.towers import byte_letters, vocabulary_and_merges
+from tamis_lab.captions import abstract_caption, describe
+from tamis_lab.world import sample_scene
 
 
 def corpus(count: int, *, seed: int, abstract_share: float = 0.3) -> list[str]:

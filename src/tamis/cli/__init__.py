@@ -22,11 +22,11 @@ import typer
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
-from tamis import __version__
 from tamis.cli import choosing, evaluate, looking, making, scoring, train
 from tamis.cli.options import with_fields
 from tamis.cli.printing import say, usage
-from tamis.errors import StopError, TamisError
+from tamis.core.errors import StopError, TamisError
+from tamis.core.version import __version__
 
 #: Every command and its function, in the order of the help.
 COMMANDS: Mapping[str, Callable[..., None]] = {
@@ -99,7 +99,7 @@ def _guarded(function: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(function)
     def command(**options: Any) -> None:
-        from tamis.storage import check_path
+        from tamis.core.files.storage import check_path
 
         gc.freeze()  # collections while the command imports its part need not look at typer and pydantic
         for value in options.values():

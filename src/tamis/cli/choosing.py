@@ -9,7 +9,7 @@ from typer import Argument, Option
 
 from tamis.cli import options
 from tamis.cli.printing import partly, print_funnel, print_json, print_table, say
-from tamis.errors import RecipeError, StopError
+from tamis.core.errors import RecipeError, StopError
 
 #: Format of an export without `--to`, by the ending of its path.
 _BY_ENDING = {".npy": "npy", ".parquet": "parquet", ".txt": "keys", "": "webdataset"}
@@ -44,12 +44,12 @@ def select(
     Example: tamis select runs/mine --recipe basic --out basic.parquet
     """
     import tamis
-    from tamis.store.subset import check_place
+    from tamis.runs.subset import check_place
 
     check_place(options.in_a_folder(out).expanduser(), overwrite=overwrite)
     who = None
     if (engine, address) != ("local", None):
-        from tamis.run.named import engine_named
+        from tamis.engines.named import engine_named
 
         who = engine_named(engine, address=address)
     subset = tamis.select(run, recipe, settings=settings or [], any_model=any_model, partial=partial, engine=who)
@@ -78,7 +78,7 @@ def derive(
     Example: tamis derive runs/mine --signals clip_loss
     """
     import tamis
-    from tamis.recipe import load
+    from tamis.recipes.recipe import load
 
     names = options.split(signals)
     chosen = load({} if recipe is None else recipe, settings or [], signals=names)
@@ -102,7 +102,7 @@ def cluster(
 
     Example: tamis cluster runs/mine --clusters 500
     """
-    from tamis.derived.clusters import labelled_clusters
+    from tamis.recipes.derived.clusters import labelled_clusters
 
     done, label = labelled_clusters(run, clusters=clusters, embedding=embedding, seed=seed, partial=partial)
     say(f"{len(done):,} rows have the columns {label}.cluster and {label}.centroid_cosine")
@@ -139,8 +139,8 @@ def export(
     Example: tamis export runs/mine basic.parquet subset.npy
     """
     import tamis
-    from tamis.store import open_run
-    from tamis.store.subset import Subset
+    from tamis.runs import open_run
+    from tamis.runs.subset import Subset
 
     to = to or _BY_ENDING.get(out.suffix.lower())
     if to is None:
@@ -169,9 +169,9 @@ def audit(
     """
     from dataclasses import asdict
 
-    from tamis.store import open_run
-    from tamis.store.audit import LEAST, RATE, SHRUNK
-    from tamis.store.subset import Subset
+    from tamis.runs import open_run
+    from tamis.runs.audit import LEAST, RATE, SHRUNK
+    from tamis.runs.subset import Subset
 
     groups = Subset.load(subset, open_run(run, partial=partial)).audit(options.split(by))
     if as_json:
@@ -202,9 +202,9 @@ def overlap(
     Example: tamis overlap runs/mine runs/coco-test --out copies.parquet
     """
     import tamis
-    from tamis.store import open_run
-    from tamis.store.checked import footer_entry, write_parquet
-    from tamis.store.targets import check_target
+    from tamis.core.files.checked import footer_entry, write_parquet
+    from tamis.core.files.targets import check_target
+    from tamis.runs import open_run
 
     opened, mark = open_run(run, partial=partial), "tamis.overlap"
     if out is not None:

@@ -20,7 +20,7 @@ from tamis.cli.printing import (
 )
 
 if TYPE_CHECKING:
-    from tamis.evaluate.tasks import Tasks
+    from tamis.train.evaluate.tasks import Tasks
 
 _USUAL_RECIPES = "no-filter,random,clip-50,tmars"
 _RECIPES = Option(
@@ -66,8 +66,8 @@ def bench(
     Example: tamis bench runs/mine --recipes no-filter,clip-50,tmars --tasks evalsets --out bench
     """
     import tamis
-    from tamis.lab import MODEL_SETTINGS
     from tamis.train.scales import at_scale
+    from tamis_lab import MODEL_SETTINGS
 
     follow_the_work(quiet=quiet)
     # Pairs of the lab's pool, samples that each model sees, images of each of the lab's tasks; see docs/bench.md.
@@ -99,14 +99,14 @@ def bench(
 
 def _drawn_pool(pairs: int, workers: int) -> Callable[[Path], Path]:
     """Returns a function that draws a lab pool within a bench's folder."""
-    from tamis.lab.pool import make_pool
+    from tamis_lab.pool import make_pool
 
     return lambda folder: make_pool(folder / f"pool-{pairs}", pairs=pairs, workers=workers, again=False).out
 
 
 def _tasks(tasks: str, size: int) -> Tasks:
     """Returns a function that draws the lab's tasks within a folder of results if `tasks` is "lab"."""
-    from tamis.lab.tasks import make_tasks
+    from tamis_lab.tasks import make_tasks
 
     if tasks != "lab":
         return tasks
@@ -121,7 +121,7 @@ def zero_shot(
     only: options.OnlyTasks = None,
     which: Annotated[str, Option("--split", help="Which split of WebDataset tasks.")] = "test",
     size: Annotated[int, Option(min=1, help="Images of each of the lab's tasks.")] = 480,
-    compute: Annotated[dict[str, Any], options.Fields("tamis.compute:Compute", "device threads batch_size")],
+    compute: Annotated[dict[str, Any], options.Fields("tamis.core.compute:Compute", "device threads batch_size")],
     precision: Annotated[str, Option(help="float32, as DataComp evaluates, or bf16.")] = "float32",
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
@@ -130,8 +130,8 @@ def zero_shot(
 
     Example: tamis evaluate zero-shot lab/clip --tasks lab
     """
-    from tamis.evaluate.zero_shot import evaluate_zero_shot
     from tamis.models.device import device_for
+    from tamis.train.evaluate.zero_shot import evaluate_zero_shot
 
     follow_the_work(quiet=quiet)
     where = device_for(**compute, precision=precision)
@@ -169,9 +169,9 @@ def concreteness(
 
     Example: tamis evaluate concreteness ratings.csv --model norms
     """
-    from tamis.evaluate.concreteness import evaluate_concreteness
     from tamis.models.device import device_for
-    from tamis.recipe import signal_from
+    from tamis.recipes.recipe import signal_from
+    from tamis.train.evaluate.concreteness import evaluate_concreteness
 
     signal_settings = options.assigned(settings) | ({} if model is None else {"model": model})
     _, chosen = signal_from({signal: signal_settings}, "--signal")

@@ -9,7 +9,7 @@ from typer import Argument, Option
 
 from tamis.cli import options
 from tamis.cli.printing import exit_if, print_json, print_table, say
-from tamis.errors import RecipeError, StopError, escape_controls, unknown_message
+from tamis.core.errors import RecipeError, StopError, escape_controls, unknown_message
 
 _WHAT_TO_LIST = Argument(
     metavar="signals|recipes|models|steps|exports", help="What to list.", autocompletion=options.completing("lists")
@@ -42,8 +42,8 @@ def look(
     from dataclasses import asdict
 
     import tamis
-    from tamis.pool import PoolSpec
-    from tamis.recipe import build
+    from tamis.core.records import build
+    from tamis.pools import PoolSpec
 
     spec = build(PoolSpec, {**reading, "path": pool}, "look")
     page = options.in_a_folder(out)
@@ -76,9 +76,9 @@ def explore(
 
     Example: tamis explore runs/mine basic.parquet
     """
-    from tamis import api
+    from tamis.commands.explore import explore
 
-    server = api.explore(run, subsets or [], port=port, partial=partial)
+    server = explore(run, subsets or [], port=port, partial=partial)
     print(server.address, flush=True)
     say("Ctrl-C stops it")
     if not no_browser:
@@ -95,7 +95,7 @@ def list_things(
 
     Example: tamis list signals
     """
-    from tamis.catalogue import CATALOGUES, in_full, tables
+    from tamis.cli.catalogue import CATALOGUES, in_full, tables
 
     if what not in CATALOGUES:
         raise StopError(unknown_message("list", what, CATALOGUES))
@@ -135,8 +135,8 @@ def check(
     from dataclasses import asdict
 
     import tamis
-    from tamis.storage import location
-    from tamis.store.check import lines
+    from tamis.core.files.storage import location
+    from tamis.runs.check import lines
 
     if not location(what).is_dir():
         if as_json:
@@ -156,19 +156,20 @@ def check(
 
 
 def _check_recipe(recipe: str, settings: list[str], run: str | None) -> None:
-    from tamis import api, choosing
-    from tamis.recipe import load
-    from tamis.scoring import try_signals
-    from tamis.selectors.outcome import check_files, describe
-    from tamis.store import open_run
-    from tamis.store.run import run_at
+    from tamis.commands import select as choosing
+    from tamis.commands.run_recipe import check_outputs
+    from tamis.commands.score import try_signals
+    from tamis.recipes.recipe import load
+    from tamis.recipes.steps.outcome import check_files, describe
+    from tamis.runs import open_run
+    from tamis.runs.run import run_at
 
     chosen = load(recipe, settings)
     if chosen.entries:
         choosing.check_reads(chosen, run_at(run) if run else None)
     if run is not None:
         choosing.find_columns(chosen, open_run(run))
-    api.check_outputs(chosen, run_at(chosen.run) if chosen.run else None, read=[recipe])
+    check_outputs(chosen, run_at(chosen.run) if chosen.run else None, read=[recipe])
     print(f"{chosen.name}: {chosen.about or 'no description'}")
     for label, signal in chosen.signals:
         print(f"  score   {label or signal.name}")

@@ -9,7 +9,7 @@ from typer import Argument, Option
 
 from tamis.cli.options import split
 from tamis.cli.printing import counted, say, stopping_at
-from tamis.errors import StopError, unknown_message
+from tamis.core.errors import StopError, unknown_message
 
 _SOURCE = Argument(metavar="FILE", help="A checkpoint: a file, a folder, or the Hugging Face id of a repository.")
 _TOKENIZER = Option(help="A folder, a model, or CLIP's bpe_simple_vocab_16e6.txt.gz, instead of the layout's own.")
@@ -68,7 +68,7 @@ def make_pool(
 
     Example: tamis lab make-pool demo/pool --pairs 2000 --seed 0
     """
-    from tamis.lab.pool import make_pool as make
+    from tamis_lab.pool import make_pool as make
 
     own: Any = None if shares is None else {}
     for word in split(shares):
@@ -91,8 +91,8 @@ def make_tasks(
 
     Example: tamis lab make-tasks lab-tasks --size 480
     """
-    from tamis.lab.tasks import TASKS_SEED
-    from tamis.lab.tasks import make_tasks as make
+    from tamis_lab.tasks import TASKS_SEED
+    from tamis_lab.tasks import make_tasks as make
 
     make(out, size=size, seed=TASKS_SEED if seed is None else seed)
     say(f"wrote 5 tasks of {size:,} images each to {out}")

@@ -13,14 +13,14 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from typer import Argument, Option
 
-from tamis.errors import StopError
+from tamis.core.errors import StopError
 
 
 def completing(what: str) -> Callable[[str], list[str]]:
-    """Returns the shell completion of a list of names, separated by commas; see `tamis.catalogue.names`."""
+    """Returns the shell completion of a list of names, separated by commas; see `tamis.cli.catalogue.names`."""
 
     def complete(incomplete: str) -> list[str]:
-        from tamis.catalogue import names
+        from tamis.cli.catalogue import names
 
         before, comma, word = incomplete.rpartition(",")
         matches = [name for name in names(what) if name.startswith(word)]
@@ -125,8 +125,8 @@ class Reading:
     ] = None
 
 
-TrainingCompute = Annotated[dict[str, Any], Fields("tamis.compute:Compute", "device precision threads")]
-Compute = Annotated[dict[str, Any], Fields("tamis.compute:Compute", "device precision threads batch_size")]
+TrainingCompute = Annotated[dict[str, Any], Fields("tamis.core.compute:Compute", "device precision threads")]
+Compute = Annotated[dict[str, Any], Fields("tamis.core.compute:Compute", "device precision threads batch_size")]
 PoolSettings = Annotated[
     dict[str, Any],
     Fields(
@@ -181,6 +181,6 @@ def in_a_folder(path: Path) -> Path:
 
 def assigned(settings: Sequence[str] | None) -> dict[str, Any]:
     """Returns the settings of `--set name=value`, by name; raises RecipeError for anything else."""
-    from tamis.recipe import assignment
+    from tamis.recipes.recipe import assignment
 
     return dict(assignment(setting) for setting in settings or [])

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tamis.errors import StopError, escape_controls
+from tamis.core.errors import StopError, escape_controls
 
 if TYPE_CHECKING:
-    from tamis.math.statistics import Agreement
-    from tamis.store.subset import Subset
+    from tamis.core.math.statistics import Agreement
+    from tamis.runs.subset import Subset
 
 
 _NARROWEST = 10  # characters of a table's column that is wrapped
@@ -119,9 +119,9 @@ def partly(subset: Subset) -> str:
 
 def print_funnel(subset: Subset) -> None:
     """Prints what each step of a recipe kept and why it dropped the rest."""
-    from tamis.reporting.formats import in_words, share
-    from tamis.store.makers import models_in_words
-    from tamis.store.reasons import rows_kept
+    from tamis.reports.formats import in_words, share
+    from tamis.runs.makers import models_in_words
+    from tamis.runs.reasons import rows_kept
 
     if sentence := partly(subset):
         print(sentence)
@@ -141,7 +141,7 @@ def print_statuses(statuses: Iterator[dict[str, Any]]) -> None:
     """Prints each status of a run as it comes: on a cleared terminal, else one below the other."""
     from rich.console import Console
 
-    from tamis.run.progress import render_status
+    from tamis.engines.progress import render_status
 
     console = Console()
     for status in statuses:

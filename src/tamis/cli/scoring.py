@@ -12,12 +12,12 @@ from typer import Argument, Option
 
 from tamis.cli import options
 from tamis.cli.printing import counted, exit_if, print_funnel, print_json, print_statuses, say, stopping_at
-from tamis.errors import StopError, check_fraction, escape_controls, plural
+from tamis.core.errors import StopError, check_fraction, escape_controls, plural
 
 if TYPE_CHECKING:
-    from tamis.api import Exported
-    from tamis.store import Run
-    from tamis.store.subset import Subset
+    from tamis.commands.run_recipe import Exported
+    from tamis.runs import Run
+    from tamis.runs.subset import Subset
 
 _SIGNALS = Option(
     help="Signals, separated by commas: caption_length,language; may be repeated.",
@@ -70,10 +70,11 @@ def score(
     Example: tamis score "pool/{00000..00031}.tar" --run runs/mine --signals caption_length,language
     """
     import tamis
-    from tamis.pool import PoolSpec
-    from tamis.pool.files import run_name
-    from tamis.recipe import build, load, signal_class
-    from tamis.run.named import engine_named
+    from tamis.core.files.find import run_name
+    from tamis.core.records import build
+    from tamis.engines.named import engine_named
+    from tamis.pools import PoolSpec
+    from tamis.recipes.recipe import load, signal_class
 
     names = options.split(signals)
     if recipe is None and not names and not field:
@@ -125,9 +126,9 @@ def run_recipe(
     Example: tamis run pool --recipe basic
     """
     import tamis
-    from tamis.pool.files import run_name
-    from tamis.recipe import shipped_name
-    from tamis.run.named import engine_named
+    from tamis.core.files.find import run_name
+    from tamis.engines.named import engine_named
+    from tamis.recipes.names import shipped_name
 
     changed = {name: value for name, value in reading.items() if value != getattr(options.Reading, name)}
     if recipe is None and changed:
@@ -164,7 +165,7 @@ def status(
 
     Example: tamis status runs/mine --watch
     """
-    from tamis.run.progress import follow, read_status, render_status
+    from tamis.engines.progress import follow, read_status, render_status
 
     if watch:
         print_statuses(follow(run))
@@ -179,8 +180,8 @@ def status(
 
 def _say_result(compute: dict[str, Any], quiet: bool, result: Run | Subset | Exported | Path | str) -> None:
     """Prints one result of a recipe, as soon as it is there: an export may take hours after the funnel."""
-    from tamis.store import Run
-    from tamis.store.subset import Subset
+    from tamis.runs import Run
+    from tamis.runs.subset import Subset
 
     if isinstance(result, Run):
         _say_scored(result, compute, quiet)
@@ -195,8 +196,8 @@ def _say_result(compute: dict[str, Any], quiet: bool, result: Run | Subset | Exp
 
 
 def _say_scored(run: Run, compute: dict[str, Any], quiet: bool) -> None:
+    from tamis.commands.score import hidden_contents
     from tamis.models.device import device_for
-    from tamis.scoring import hidden_contents
 
     # Availability was checked before scoring, here or on the cluster.
     networks = any("precision" in group.facts for group in run.scores.values())

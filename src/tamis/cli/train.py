@@ -12,12 +12,12 @@ from typer import Argument, Option
 from tamis.cli import options
 from tamis.cli.options import Fields, OutFolder, TrainingCompute
 from tamis.cli.printing import correlations, follow_the_work, print_json, print_table, say, stopping_at
-from tamis.errors import StopError
+from tamis.core.errors import StopError
 
 if TYPE_CHECKING:
-    from tamis.math.statistics import Agreement
-    from tamis.store.run import Run
-    from tamis.store.subset import Subset
+    from tamis.core.math.statistics import Agreement
+    from tamis.runs.run import Run
+    from tamis.runs.subset import Subset
     from tamis.train.clip import Trained
 
 _CLIP, _HOW = "tamis.train.scales:ClipTraining", "tamis.train.step:How"
@@ -62,8 +62,8 @@ def clip(
     Example: tamis train clip runs/lab --subset best.parquet --scale lab --out my-clip
     """
     from tamis.models.device import device_for
-    from tamis.store import open_run
-    from tamis.store.subset import Subset
+    from tamis.runs import open_run
+    from tamis.runs.subset import Subset
     from tamis.train.clip import as_long_as, check_folder, train_clip, training_rows
     from tamis.train.scales import at_scale, open_clip_command
     from tamis.train.step import How
@@ -112,10 +112,10 @@ def _reported() -> AbstractContextManager[None]:
 
 def _pairs(source: str, out: Path, subset: Path | None, partial: bool) -> Run | Subset:
     """A run, or a subset of it. A pool without a run is indexed first, next to the model."""
-    from tamis.scoring import score
-    from tamis.storage import is_run
-    from tamis.store import open_run
-    from tamis.store.subset import Subset
+    from tamis.commands.score import score
+    from tamis.core.files.storage import is_run
+    from tamis.runs import open_run
+    from tamis.runs.subset import Subset
 
     if is_run(source):
         run: Run = open_run(source, partial=partial)
@@ -226,8 +226,8 @@ def mix(
     """
     from dataclasses import asdict
 
-    from tamis.store import open_run
-    from tamis.store.subset import Subset
+    from tamis.runs import open_run
+    from tamis.runs.subset import Subset
     from tamis.train.mix import train_mix
 
     wanted = open_run(target, partial=partial)
@@ -264,7 +264,7 @@ def sba(
     Example: tamis train sba captions.csv --clip lab/clip --language-model lab/language-model --end eos --out my-sba
     """
     from tamis.models.device import device_for
-    from tamis.pool.texts import read_texts
+    from tamis.pools.texts import read_texts
     from tamis.train.icc import SbaTraining, train_sba
 
     with _reported():
@@ -343,10 +343,10 @@ def icc_labels(
 
     Example: tamis train icc-labels runs/teachers --students vba-student,sba-student --out to-label.csv
     """
+    from tamis.core.files.storage import writing
+    from tamis.core.files.targets import check_target
     from tamis.models.device import device_for
-    from tamis.pool.texts import write_to_label
-    from tamis.storage import writing
-    from tamis.store.targets import check_target
+    from tamis.pools.texts import write_to_label
     from tamis.train.icc import captions_to_label
 
     # It may hold people's labels, so it is never replaced.

@@ -3,8 +3,8 @@
 BLIP and GIT are sampled by our own loop (`decoder`), the other `ARCHITECTURES` by transformers' own `generate`: slower,
 but repeatable by the same random numbers. Models that take an instruction are in `chat`.
 
-To add an architecture, add a line to `ARCHITECTURES`, a tiny checkpoint to `tests/factories.py: captioner_folder`, and
-its fixture to `EXAMPLES` in `tests/models/test_captioners.py`.
+To add an architecture, add a line to `ARCHITECTURES`, a tiny checkpoint to `captioner_folder` of
+`tests/helpers/factories.py`, and its fixture to `EXAMPLES` in `tests/models/test_captioners.py`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.arrays import Pixels
-from tamis.data import Device, ModelRef
-from tamis.errors import ModelError
+from tamis.core.arrays import Pixels
+from tamis.core.errors import ModelError
+from tamis.core.types import Device, ModelRef
 from tamis.models.chat import KINDS, ChatModel, load_chat, not_known
 from tamis.models.decoder import CaptionDecoder, Parts, blip_parts, git_parts
 from tamis.models.device import dtype_of, use_threads

@@ -1,6 +1,7 @@
 """Vision-language models that answer an instruction about an image, each with its own processor.
 
-To add a type, add a line to `KINDS`, a tiny checkpoint to `tests/tiny_captioners.py` and its name to docs/models.md.
+To add a type, add a line to `KINDS`, a tiny checkpoint to `tests/helpers/tiny_captioners.py`, and its name to
+docs/models.md.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from tamis.arrays import Pixels
-from tamis.data import Device, ModelRef
-from tamis.errors import ModelError, TamisError, first_line
+from tamis.core.arrays import Pixels
+from tamis.core.errors import ModelError, TamisError, first_line
+from tamis.core.types import Device, ModelRef
 from tamis.models.device import dtype_of, use_threads
 from tamis.models.loading import (
     load_tokenizer_in,

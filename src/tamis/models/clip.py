@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.arrays import Pixels
-from tamis.data import Device, ModelRef
-from tamis.errors import ModelError
+from tamis.core.arrays import Pixels
+from tamis.core.errors import ModelError
+from tamis.core.types import Device, ModelRef
 from tamis.models.device import dtype_of
 from tamis.models.loading import SHIFTED, cleaner, each_text, load_tokenizer_in, loaded_once, model_type
 from tamis.models.packed import load_for_inference

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tamis.errors import ModelError, require
+from tamis.core.errors import ModelError, require
+from tamis.core.files.storage import write_json
+from tamis.core.files.targets import check_new_folder, new_folder
 from tamis.models.heads import linear_layers
 from tamis.models.layouts import Activation, Conversion, ResizeMode, Tensors, from_blip, from_open_clip, layout_of
 from tamis.models.loading import is_pooler, load_tokenizer_in, load_whole, one_sentence, quiet
 from tamis.models.reference import PATTERNS, PICKLES, cached, complete, is_hub_id, object_in, resolve, with_pickles
-from tamis.storage import write_json
-from tamis.store.targets import check_new_folder, new_folder
 
 #: Keys under which training checkpoints keep the weights.
 _STATES = ("state_dict", "model", "model_state_dict")

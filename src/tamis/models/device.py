@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from tamis.compute import Precision
-from tamis.data import Device
-from tamis.errors import StopError, TamisError, nearest, plural
+from tamis.core.compute import Precision
+from tamis.core.errors import StopError, TamisError, nearest, plural
+from tamis.core.types import Device
 
 if TYPE_CHECKING:
     import torch

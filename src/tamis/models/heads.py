@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tamis.arrays import Float32s
-from tamis.data import Device
-from tamis.errors import ModelError, brief, check_file, first_line, unknown_message
+from tamis.core.arrays import Float32s
+from tamis.core.errors import ModelError, brief, check_file, first_line, unknown_message
+from tamis.core.types import Device
 from tamis.models.loading import one_sentence
 from tamis.models.ocr import load_network
 from tamis.models.reference import resolve, shapes_in

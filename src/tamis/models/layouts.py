@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, get_args
 
-from tamis.errors import ModelError
+from tamis.core.errors import ModelError
 from tamis.models.preprocess import CLIP_MEAN, CLIP_STD, image_processor
 from tamis.models.reference import Cleaning
 

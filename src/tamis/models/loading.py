@@ -19,8 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, get_type_hints
 
-from tamis.data import ModelRef, OptionalModelRef
-from tamis.errors import DependencyError, ModelError, TamisError, first_line, install, require
+from tamis.core.errors import DependencyError, ModelError, TamisError, first_line, install, require
+from tamis.core.types import ModelRef, OptionalModelRef
 from tamis.models.reference import Cleaning, modules_in, needs_lower_case, object_in, resolve
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.errors import at_least_one, check_fraction
-from tamis.ids import uniforms
+from tamis.core.errors import at_least_one, check_fraction
+from tamis.core.ids import uniforms
 
 if TYPE_CHECKING:
     import torch

@@ -26,10 +26,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from tamis.arrays import Pixels
-from tamis.data import Device, ModelRef
-from tamis.errors import ModelError, require
-from tamis.math.regions import quad_mask
+from tamis.core.arrays import Pixels
+from tamis.core.errors import ModelError, require
+from tamis.core.math.regions import quad_mask
+from tamis.core.types import Device, ModelRef
 from tamis.models.device import cores, fast_bf16
 from tamis.models.loading import loaded_once, one_sentence
 from tamis.models.reference import resolve

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tamis.data import Device
+from tamis.core.types import Device
 from tamis.models.device import dtype_of, use_threads
 from tamis.models.loading import load_whole
 

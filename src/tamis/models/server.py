@@ -20,10 +20,10 @@ from typing import Any, ClassVar
 import numpy as np
 from PIL import Image
 
-from tamis.arrays import Pixels
-from tamis.errors import ModelError, UnreachedError, at_least_one, brief, first_line, require, unknown_message
-from tamis.processes import abandoned
-from tamis.remote import RemoteError, keep_secrets, passing, public, redacted, retried, with_secrets
+from tamis.core.arrays import Pixels
+from tamis.core.errors import ModelError, UnreachedError, at_least_one, brief, first_line, require, unknown_message
+from tamis.core.files.remote import RemoteError, keep_secrets, passing, public, redacted, retried, with_secrets
+from tamis.core.processes import abandoned
 
 _CONNECT = 20.0  # seconds to wait for a connection
 _NOTICE = 0.2  # seconds after which an interrupt is noticed

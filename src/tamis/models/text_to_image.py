@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from tamis.arrays import Pixels
-from tamis.data import Device, ModelRef
-from tamis.errors import ModelError, at_least_one, require
+from tamis.core.arrays import Pixels
+from tamis.core.errors import ModelError, at_least_one, require
+from tamis.core.types import Device, ModelRef
 from tamis.models.device import dtype_of, use_threads
 from tamis.models.loading import check_tokens, load_tokenizer_in, load_whole, loaded_once, one_sentence, quiet
 from tamis.models.reference import components_in, resolve

@@ -1,1 +1,1 @@
-"""The recipes that come with Tamis, one YAML file each, with their sources."""
+"""Recipes: what they say, their steps, derived signals, and those that are shipped. Nothing here runs a model."""

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from tamis.data import Signal
-from tamis.registry import Register, undefined
+from tamis.core.registry import Register, undefined
+from tamis.core.types import Signal
 
 
 def _wrong(cls: type[Any]) -> str:
     if not issubclass(cls, Signal):
-        return "does not derive from tamis.data.Signal"
+        return "does not derive from tamis.core.types.Signal"
     return undefined(cls) if hasattr(cls, "columns") else "has no columns"
 
 
 #: The built-in signals by their names in recipes; each is imported when it is first used.
 SIGNALS = Register(
     "signal",
+    "tamis.signals",
     "tamis.signals",
     {
         "caption_length": "basic:CaptionLength",

@@ -9,9 +9,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.arrays import Floats
-from tamis.data import Column, Device, ModelRef, Node, Signal
-from tamis.features.sources import Captions, Dimensions, of_distinct
+from tamis.core.arrays import Floats
+from tamis.core.types import Column, Device, ModelRef, Node, Signal
+from tamis.signals.features.sources import Captions, Dimensions, of_distinct
 
 
 class CaptionSignal(Signal):

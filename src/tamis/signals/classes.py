@@ -16,13 +16,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.arrays import Floats
-from tamis.data import CLASS_NAMES, CLASS_VECTORS, LATER, Column, Device, ModelRef, Node, OptionalFileRef, Signal
-from tamis.errors import RecipeError, check_words, nearest, read_text, unknown_message, without_effect
-from tamis.features.embeddings import GivenVectors, ImageEmbedding
-from tamis.math.similarity import nearest_of, unit_rows
-from tamis.pool.datacomp import PUBLISHED, GivenEmbedding
+from tamis.core.arrays import Floats
+from tamis.core.errors import RecipeError, check_words, nearest, read_text, unknown_message, without_effect
+from tamis.core.math.similarity import nearest_of, unit_rows
+from tamis.core.types import CLASS_NAMES, CLASS_VECTORS, LATER, Column, Device, ModelRef, Node, OptionalFileRef, Signal
+from tamis.pools.datacomp import PUBLISHED, GivenEmbedding
 from tamis.signals.basic import CaptionSignal
+from tamis.signals.features.embeddings import GivenVectors, ImageEmbedding
 
 _WORD = re.compile(r"\w+")
 

@@ -11,10 +11,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tamis.arrays import Floats, Pixels
-from tamis.data import LATER, Column, Device, FileRef, ModelRef, Node, OptionalFileRef, OptionalModelRef, Signal
-from tamis.errors import ModelError, at_least_one, check_words
-from tamis.features.embeddings import (
+from tamis.core.arrays import Floats, Pixels
+from tamis.core.errors import ModelError, at_least_one, check_words
+from tamis.core.math.similarity import rowwise_dot
+from tamis.core.types import LATER, Column, Device, FileRef, ModelRef, Node, OptionalFileRef, OptionalModelRef, Signal
+from tamis.models.clip import load_clip, load_tokenizer
+from tamis.models.nucleus import Sampling
+from tamis.models.reference import Cleaning
+from tamis.models.server import Server
+from tamis.pools.vectors import SIDES
+from tamis.signals.features.embeddings import (
     AlikeImageEmbedding,
     Fit,
     GivenVectors,
@@ -24,14 +30,8 @@ from tamis.features.embeddings import (
     TextEmbedding,
     embed_present,
 )
-from tamis.features.generated import captions_by
-from tamis.features.sources import Captions, of_present
-from tamis.math.similarity import rowwise_dot
-from tamis.models.clip import load_clip, load_tokenizer
-from tamis.models.nucleus import Sampling
-from tamis.models.reference import Cleaning
-from tamis.models.server import Server
-from tamis.pool.vectors import SIDES
+from tamis.signals.features.generated import captions_by
+from tamis.signals.features.sources import Captions, of_present
 
 #: Reasons for a missing score.
 NO_VECTOR = "embeddings_from has no usable vector of the image or of the caption"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tamis.data import Column, Device, ParserRef
+from tamis.core.types import Column, Device, ParserRef
 from tamis.signals.basic import CaptionSignal
 
 #: Verbs of being and having: nothing happens.

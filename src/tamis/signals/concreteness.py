@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from tamis.arrays import Floats, Pixels
-from tamis.data import Column, Device, ModelRef, Node, OptionalModelRef
-from tamis.errors import at_least_one, require
-from tamis.features.generated import DrawnImages
-from tamis.features.sources import of_present
-from tamis.math.similarity import unit_rows
+from tamis.core.arrays import Floats, Pixels
+from tamis.core.errors import at_least_one, require
+from tamis.core.math.similarity import unit_rows
+from tamis.core.types import Column, Device, ModelRef, Node, OptionalModelRef
 from tamis.models.text_to_image import Drawing
 from tamis.signals.basic import CaptionSignal
+from tamis.signals.features.generated import DrawnImages
+from tamis.signals.features.sources import of_present
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class Sba(CaptionSignal):
 
     High: the vector contains what the caption says. Low: it does not, for example because images never show it. Fluent
     phrases score high too, visible or not; `tamis train icc` combines it with `vba`. Longer captions score lower: see
-    `tamis.math.normalise.PerLength`.
+    `tamis.core.math.normalise.PerLength`.
 
     Attributes:
         bridge: the linear layer between the two models: a folder that `tamis train sba` wrote.
@@ -134,7 +134,8 @@ class Vba(CaptionSignal):
     """Scores a caption by how much of it a captioner reads back from an image drawn from it.
 
     High: what the caption says can be drawn and seen. Low: it cannot, or the image shows details that the caption does
-    not name. `tamis train icc` combines it with `sba`, by the caption's length: see `tamis.math.normalise.PerLength`.
+    not name. `tamis train icc` combines it with `sba`, by the caption's length: see
+    `tamis.core.math.normalise.PerLength`.
 
     Attributes:
         text_to_image: the model that draws: a pipeline of diffusers.
@@ -211,7 +212,7 @@ def best_reconstructions(
 
     `encode` returns the `TokenVectors` of texts.
     """
-    from tamis.math.texts import bertscore
+    from tamis.core.math.texts import bertscore
 
     vectors = encode([*generated, *(other for others in generated.values() for other in others)])
     best: dict[str, tuple[float, str | None]] = {}

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tamis.data import Column, Device, Node, Sample, Samples, Signal
-from tamis.features.sources import each_present
+from tamis.core.types import Column, Device, Node, Sample, Samples, Signal
+from tamis.signals.features.sources import each_present
 
 
 @dataclass(frozen=True, kw_only=True)

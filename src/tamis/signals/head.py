@@ -9,15 +9,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tamis.arrays import Float32s, Floats
-from tamis.data import LATER, Column, Device, ModelRef, Node, OptionalFileRef, OptionalModelRef, Signal
-from tamis.errors import ModelError, RecipeError, check_words
-from tamis.features.embeddings import GivenVectors, ImageEmbedding, TextEmbedding
-from tamis.math.normalise import inverse_logit
+from tamis.core.arrays import Float32s, Floats
+from tamis.core.errors import ModelError, RecipeError, check_words
+from tamis.core.math.normalise import inverse_logit
+from tamis.core.types import LATER, Column, Device, ModelRef, Node, OptionalFileRef, OptionalModelRef, Signal
 from tamis.models.heads import Activation, load_head
 from tamis.models.reference import resolve
-from tamis.pool.datacomp import PUBLISHED, GivenEmbedding
-from tamis.pool.vectors import Side
+from tamis.pools.datacomp import PUBLISHED, GivenEmbedding
+from tamis.pools.vectors import Side
+from tamis.signals.features.embeddings import GivenVectors, ImageEmbedding, TextEmbedding
 
 
 @dataclass(frozen=True, kw_only=True)

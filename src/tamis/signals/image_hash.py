@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from tamis.arrays import Pixels
-from tamis.data import Column, Device, Node, Signal
-from tamis.features.sources import DecodedImages, HiddenContents, each_present
-from tamis.math.copies import COLOUR, LIGHT, SIDE, image_hash
+from tamis.core.arrays import Pixels
+from tamis.core.math.copies import COLOUR, LIGHT, SIDE, image_hash
+from tamis.core.types import Column, Device, Node, Signal
+from tamis.signals.features.sources import DecodedImages, HiddenContents, each_present
 
 #: Shares of each side that are cropped before hashing.
 MARGINS = (0.0, 0.03, 0.06)
@@ -39,7 +39,7 @@ class ImageHash(Signal):
 
     Cost: 1 ms per image on one CPU core.
 
-    Source: see `tamis.math.copies.image_hash`.
+    Source: see `tamis.core.math.copies.image_hash`.
     """
 
     name = "image_hash"

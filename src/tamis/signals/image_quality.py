@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from tamis.arrays import Pixels
-from tamis.data import Column, Device, Node, Signal
-from tamis.features.sources import DecodedImages, Transparencies, each_present
+from tamis.core.arrays import Pixels
+from tamis.core.types import Column, Device, Node, Signal
+from tamis.signals.features.sources import DecodedImages, Transparencies, each_present
 
 #: Images are reduced to this longer side first, so that sharpness does not depend on the resolution of the file.
 LONGEST_SIDE = 512

@@ -11,12 +11,12 @@ from typing import Any, Literal
 import numpy as np
 import yaml
 
-from tamis.arrays import Pixels
-from tamis.data import Column, Device, ModelRef, Node, OptionalFileRef, Signal
-from tamis.errors import RecipeError, at_least_one, brief, check_words, read_text, unknown_message, without_effect
-from tamis.features.sources import Captions, DecodedImages
+from tamis.core.arrays import Pixels
+from tamis.core.errors import RecipeError, at_least_one, brief, check_words, read_text, unknown_message, without_effect
+from tamis.core.types import Column, Device, ModelRef, Node, OptionalFileRef, Signal
 from tamis.models.nucleus import Sampling
 from tamis.models.server import Answer, ChatClient, Question, Server
+from tamis.signals.features.sources import Captions, DecodedImages
 
 #: The best number.
 _MOST = 100

@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from tamis.arrays import Floats
-from tamis.data import LATER, Column, Device, ModelRef, Node, OptionalFileRef, OptionalModelRef, Signal
-from tamis.errors import unknown_message
-from tamis.features.embeddings import Fit
-from tamis.features.generated import captions_by
-from tamis.features.sources import Captions, DecodedImages
-from tamis.features.text import MaskedImages
+from tamis.core.arrays import Floats
+from tamis.core.errors import unknown_message
+from tamis.core.types import LATER, Column, Device, ModelRef, Node, OptionalFileRef, OptionalModelRef, Signal
 from tamis.models.nucleus import Sampling
 from tamis.models.server import Server
+from tamis.signals.features.embeddings import Fit
+from tamis.signals.features.generated import captions_by
+from tamis.signals.features.sources import Captions, DecodedImages
+from tamis.signals.features.text import MaskedImages
 
 _MEDIA = ("image", "photo", "photograph", "picture", "pic", "snapshot", "illustration", "drawing", "painting", "sketch")
 _STOCK = ("image", "photo", "photograph", "picture", "illustration", "vector")

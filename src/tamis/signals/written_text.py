@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from tamis.arrays import Floats, Pixels
-from tamis.data import Column, Device, ModelRef, Node, Signal
-from tamis.features.embeddings import ImageEmbedding, TextEmbedding
-from tamis.features.sources import Captions, DecodedImages
-from tamis.features.text import Fill, MaskedEmbedding, MaskedImages, RecognisedText, TextBoxes
-from tamis.math.regions import covered_share
-from tamis.math.similarity import rowwise_dot
-from tamis.math.texts import longest_shared_run, longest_words_across
+from tamis.core.arrays import Floats, Pixels
+from tamis.core.math.regions import covered_share
+from tamis.core.math.similarity import rowwise_dot
+from tamis.core.math.texts import longest_shared_run, longest_words_across
+from tamis.core.types import Column, Device, ModelRef, Node, Signal
 from tamis.models.ocr import Regions, load_can_read
+from tamis.signals.features.embeddings import ImageEmbedding, TextEmbedding
+from tamis.signals.features.sources import Captions, DecodedImages
+from tamis.signals.features.text import Fill, MaskedEmbedding, MaskedImages, RecognisedText, TextBoxes
 
 UNKNOWN_SCRIPT = "the image has text, and the recogniser does not know the script of the caption"
 

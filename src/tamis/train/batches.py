@@ -18,14 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from tamis.arrays import U64, Pixels
-from tamis.errors import RunError, SampleError
-from tamis.ids import uniforms
-from tamis.pool.images import decode
-from tamis.processes import in_order, prefetched
-from tamis.store.run import Run
-from tamis.store.stream import KeptSample, samples_of
-from tamis.store.subset import OtherCaptions
+from tamis.core.arrays import U64, Pixels
+from tamis.core.errors import RunError, SampleError
+from tamis.core.ids import uniforms
+from tamis.core.processes import in_order, prefetched
+from tamis.pools.images import decode
+from tamis.runs.run import Run
+from tamis.runs.stream import KeptSample, samples_of
+from tamis.runs.subset import OtherCaptions
 from tamis.train.loop import ALONE, ProcessGroup
 
 if TYPE_CHECKING:

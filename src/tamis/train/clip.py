@@ -19,17 +19,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from tamis.errors import ModelError, RunError, StopError, at_least_one, require
-from tamis.ids import fingerprint
+from tamis.core.errors import ModelError, RunError, StopError, at_least_one, require
+from tamis.core.files.checked import read_record, write_record
+from tamis.core.files.storage import sweep
+from tamis.core.files.targets import check_own
+from tamis.core.ids import fingerprint
 from tamis.models.device import use_threads
 from tamis.models.reference import TRAINING, complete, resolve
-from tamis.pool import PoolSpec
-from tamis.storage import sweep
-from tamis.store.checked import read_record, write_record
-from tamis.store.claims import lock_run
-from tamis.store.run import Run
-from tamis.store.subset import OtherCaptions, Subset, other_captions
-from tamis.store.targets import check_own
+from tamis.pools import PoolSpec
+from tamis.runs.claims import lock_run
+from tamis.runs.run import Run
+from tamis.runs.subset import OtherCaptions, Subset, other_captions
 from tamis.train.batches import Batches, TrainingRows, split
 from tamis.train.loop import fit, new_optimisers, started
 from tamis.train.scales import ARCHITECTURES, ClipTraining

@@ -24,20 +24,20 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from tamis.arrays import Float64s
-from tamis.compute import Precision
-from tamis.data import Device
-from tamis.errors import PoolError, at_least_one, check_words, require, unknown_message
-from tamis.math.normalise import PerLength, inverse_logit
-from tamis.math.statistics import Agreement, agreement, spread_over
+from tamis.core.arrays import Float64s
+from tamis.core.compute import Precision
+from tamis.core.errors import PoolError, at_least_one, check_words, require, unknown_message
+from tamis.core.files.storage import is_run
+from tamis.core.files.targets import check_new_folder, new_folder
+from tamis.core.math.normalise import PerLength, inverse_logit
+from tamis.core.math.statistics import Agreement, agreement, spread_over
+from tamis.core.types import Device
 from tamis.models.loading import is_pooler, load_tokenizer_in, load_whole, longest_text, padded, transformer_folder
 from tamis.models.reference import resolve
 from tamis.models.texts.regression import load_text_regression
 from tamis.models.texts.soft_token import Bridge, End, Reader
-from tamis.pool.texts import read_texts
-from tamis.storage import is_run
-from tamis.store import open_run
-from tamis.store.targets import check_new_folder, new_folder
+from tamis.pools.texts import read_texts
+from tamis.runs import open_run
 from tamis.train.loop import Settings, fit
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from tamis.compute import Precision
-from tamis.errors import StopError, check_words
+from tamis.core.compute import Precision
+from tamis.core.errors import StopError, check_words
 
 if TYPE_CHECKING:
     import torch

@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 import yaml
 
-from tamis.arrays import U64, Float64s, Mask
-from tamis.data import flat
-from tamis.derived.mix import Mix
-from tamis.errors import RecipeError, require
-from tamis.ids import scramble
-from tamis.math.statistics import Estimate, auc, mean_interval
-from tamis.selectors.outcome import check_kind
-from tamis.storage import writing
-from tamis.store import Run
-from tamis.store.subset import Subset
-from tamis.store.table import Table
-from tamis.store.targets import check_target
+from tamis.core.arrays import U64, Float64s, Mask
+from tamis.core.errors import RecipeError, require
+from tamis.core.files.storage import writing
+from tamis.core.files.targets import check_target
+from tamis.core.ids import scramble
+from tamis.core.math.statistics import Estimate, auc, mean_interval
+from tamis.core.types import flat
+from tamis.recipes.derived.mix import Mix
+from tamis.recipes.steps.outcome import check_kind
+from tamis.runs import Run
+from tamis.runs.subset import Subset
+from tamis.runs.table import Table
 
 FOLDS = 10
 

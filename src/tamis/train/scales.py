@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-from tamis.compute import Precision
-from tamis.errors import at_least_one, unknown_message
+from tamis.core.compute import Precision
+from tamis.core.errors import at_least_one, unknown_message
 from tamis.train.loop import Settings
 
 #: The commit of mlfoundations/open_clip (2026, after its release 3.3.0) whose option names `open_clip_command` writes.

@@ -20,17 +20,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.arrays import Floats
-from tamis.compute import Precision
-from tamis.data import Device
-from tamis.errors import DamageError, RunError, StopError, at_least_one
+from tamis.core.arrays import Floats
+from tamis.core.compute import Precision
+from tamis.core.errors import DamageError, RunError, StopError, at_least_one
+from tamis.core.files.checked import Owner, finish_array
+from tamis.core.files.storage import writing
+from tamis.core.types import Device
 from tamis.models.device import free_memory
 from tamis.models.reference import TRAINING
-from tamis.storage import writing
-from tamis.store.checked import Owner, finish_array
-from tamis.store.parts import read_rows
-from tamis.store.run import Run
-from tamis.store.subset import OtherCaptions, captions_of
+from tamis.runs.parts import read_rows
+from tamis.runs.run import Run
+from tamis.runs.subset import OtherCaptions, captions_of
 from tamis.train.batches import Batch, TrainingRows
 from tamis.train.loop import ProcessGroup, autocast
 from tamis.train.losses import backward, contrastive_loss, loss_over_processes

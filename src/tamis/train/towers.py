@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tamis.errors import ModelError, unknown_message
+from tamis.core.errors import ModelError, unknown_message
+from tamis.core.files.storage import explained_errors, to_disk, write_json
+from tamis.core.files.targets import readable_as_usual
 from tamis.models.clip import DUAL, pooled
 from tamis.models.loading import (
     cleaner,
@@ -30,8 +32,6 @@ from tamis.models.loading import (
 )
 from tamis.models.preprocess import Preprocess, image_processor, load_preprocess, preprocess_of
 from tamis.models.reference import OPENAI_WORDS, default_cleaning, object_in, resolve
-from tamis.storage import explained_errors, to_disk, write_json
-from tamis.store.targets import readable_as_usual
 from tamis.train.scales import ARCHITECTURES, Architecture, ClipTraining
 
 if TYPE_CHECKING:

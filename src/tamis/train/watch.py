@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import xxhash
 
-from tamis.errors import RunError, StopError, first_line
-from tamis.storage import explained_errors, writing
+from tamis.core.errors import RunError, StopError, first_line
+from tamis.core.files.storage import explained_errors, writing
 from tamis.train.batches import Batches
 from tamis.train.loop import autocast
 from tamis.train.losses import contrastive_loss

@@ -9,8 +9,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from tamis.errors import DependencyError, ModelError, brief, install, require
-from tamis.ids import tree_digest
+from tamis.core.errors import DependencyError, ModelError, brief, install, require
+from tamis.core.ids import tree_digest
 from tamis.models.loading import loaded_once, one_sentence, settings_in
 from tamis.models.reference import resolve
 

@@ -19,9 +19,9 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from tamis.data import Device, ModelRef
-from tamis.errors import ModelError
-from tamis.math.normalise import inverse_logit
+from tamis.core.errors import ModelError
+from tamis.core.math.normalise import inverse_logit
+from tamis.core.types import Device, ModelRef
 from tamis.models.loading import (
     each_text,
     load_tokenizer_in,

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.data import Device, ModelRef
-from tamis.errors import ModelError, require
-from tamis.math.similarity import unit_rows
+from tamis.core.errors import ModelError, require
+from tamis.core.math.similarity import unit_rows
+from tamis.core.types import Device, ModelRef
 from tamis.models.clip import KINDS, load_clip, load_tokenizer
 from tamis.models.device import dtype_of, use_threads
 from tamis.models.loading import (

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.data import Device, ModelRef, OptionalModelRef
-from tamis.errors import ModelError, require
+from tamis.core.errors import ModelError, require
+from tamis.core.types import Device, ModelRef, OptionalModelRef
 from tamis.models.clip import load_clip, load_tokenizer
 from tamis.models.device import dtype_of, use_threads
 from tamis.models.loading import load_tokenizer_in, load_whole, loaded_once, padded

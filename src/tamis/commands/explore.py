@@ -1,0 +1,54 @@
+"""Serves the explorer of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial as partial_of
+from typing import TYPE_CHECKING
+
+from tamis.commands.report import load_subsets
+from tamis.commands.select import select
+from tamis.core.errors import RunError
+from tamis.recipes.recipe import PathLike
+from tamis.runs import Run
+
+if TYPE_CHECKING:
+    from tamis.reports.explore.server import Server
+    from tamis.runs.subset import Subset
+
+
+def explore(
+    run: PathLike | Run, subsets: Sequence[PathLike | Subset] = (), *, port: int = 0, partial: bool = False
+) -> Server:
+    """Opens a run in a local web page. It chooses rows with `select`, so page and command agree.
+
+    Args:
+        run: a run folder.
+        subsets: subsets of this run to compare, as files or objects.
+        port: on the loopback interface; 0 for any free one.
+        partial: show the finished shards of an incomplete run.
+
+    Returns:
+        The server. As the last line of a cell of a notebook it starts, and the page is below the cell; elsewhere call
+        `start()`, or `serve()`, which answers until it is interrupted, and open its `address`. `selected` holds the
+        uids of the pairs that are tagged, or inside the lasso, in the page; `close()` stops it.
+
+    Raises:
+        RunError: the run lacks shards, a subset belongs to another run, or the port is taken.
+        DependencyError: the extra `explore` is not installed.
+    """
+    from tamis.reports.explore.columns import CachedRun
+    from tamis.reports.explore.images import Images
+    from tamis.reports.explore.pages import Pages
+    from tamis.reports.explore.queries import Explorer
+    from tamis.reports.explore.server import Server
+
+    opened = CachedRun(run.path if isinstance(run, Run) else run, partial=partial)
+    opened.check_complete()
+    chosen = load_subsets(subsets, opened)
+    for one in chosen:
+        if one.run.path.resolve() != opened.path.resolve() or one.keep.size != len(opened):
+            raise RunError(f"the subset {one.name!r} is of {one.run.path}, or of other rows: choose it again")
+    choose = partial_of(select, any_model=True, partial=partial)  # the page says which models it chose by
+    explorer = Explorer(opened, chosen, choose)
+    return Server(Pages(explorer, Images(opened)), port=port)

@@ -1,0 +1,1 @@
+"""What every room stands on: types, errors, ids, arrays, registers, mathematics, files."""

@@ -1,6 +1,0 @@
-"""Pools: where the image-text pairs come from. Entry point: `open_pool`."""
-
-from tamis.pool.open import open_pool
-from tamis.pool.source import Pool, PoolSpec, Shard
-
-__all__ = ["Pool", "PoolSpec", "Shard", "open_pool"]

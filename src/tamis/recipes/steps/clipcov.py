@@ -1,0 +1,429 @@
+"""ClipCov: the subset that together keeps the cross-covariance of the pool's images and captions."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from tamis.core.arrays import Float32s, Float64s, Floats, Mask, Rows
+from tamis.core.errors import RecipeError, RunError, without_effect
+from tamis.core.ids import scramble
+from tamis.core.math import clipcov
+from tamis.core.math.clipcov import PARTS, TERMS, Picks
+from tamis.core.math.similarity import unit_rows
+from tamis.core.types import CLASS_NAMES, CLASS_VECTORS
+from tamis.recipes.steps.clusters import BLOCK, check_widths, gather, has_embedding, order_by_group
+from tamis.recipes.steps.outcome import IfMissing, ReadsPool, Selection, check_missing, verdict
+from tamis.recipes.steps.steps import Of, budget_of, check_budget, group_codes
+from tamis.runs.table import Table
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+#: The column of classes that comes with embeddings of their names.
+ZERO_SHOT = "zero_shot_class"
+
+#: Classes worked on at once. The choices in a class depend only on that class.
+WORKERS = min(4, os.cpu_count() or 1)
+
+#: The floor of gains is estimated from one row in this many, of pools with at least so many rows for each.
+_STRIDE, _LARGE = 10, 2_000
+
+#: Rows whose unit rows are summed at once: they stay in the cache.
+_FEW = 512
+
+#: The covariance errors in the facts are of at most so many rows: in larger pools and subsets they are estimates.
+_SAMPLE = 1 << 18
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipCov(ReadsPool):
+    """Keeps the pairs that together preserve the cross-covariance of images and captions, class by latent class.
+
+    A pair is worth what it adds to the chosen pairs: it is near many pairs of its class, its caption is near its
+    image and its class's name, and it is unlike what is chosen. The greedy choice in each class is exact, classes are
+    merged by gain, and double greedy drops what does not help.
+
+    Attributes:
+        fraction: the budget as a share of `of`, in [0, 1]; or
+        n: the budget in pairs.
+        of: "survivors": a share of the candidates; "pool": of all rows.
+        image, text: columns of stored embeddings of one model (DataComp: l14_img and l14_txt).
+        per: a column of words or numbers (`cluster`) that are the latent classes. The term "label" needs embeddings of
+            their names, which only the signal `zero_shot_class` keeps: leave it out with other columns.
+        terms: which terms of the objective count (Table 3 of the paper): cov, label, class_reg, inter. "cov" is "class"
+            (how central a pair is in its class and how unlike the choice) and "self" (the cosine of its image and
+            caption), which can be named separately.
+        alpha: weight of "label"; None: mean image-caption similarity divided by mean similarity of caption and class
+            name.
+        inter: how the similarities to the other classes add up: "mean", the average that the paper speaks of, or
+            "sum", equation 34 as printed, which outweighs the other terms if there are many classes.
+        diversity: how much the similarity to chosen pairs counts against a pair: "paper", as in equation 23; "share":
+            divided by the chosen fraction. The centres of the classes move less, but a smaller choice is not a prefix
+            of a larger one.
+        double_greedy: drop what lowers the objective; the subset may come out below its budget.
+        missing: what to do with rows that lack an embedding, or a class.
+
+    Cost: O(n d), without a matrix of similarities; docs/performance.md.
+
+    Source: Joshi et al. 2024, "Data-efficient contrastive language-image pretraining" (AISTATS, arXiv 2403.12267),
+        equations 23 to 36 and algorithm 1.
+    """
+
+    name: ClassVar[str] = "clipcov"
+    vectors, groups = ("image", "text"), ("per",)
+    fraction: float | None = None
+    n: int | None = None
+    of: Of = "survivors"
+    image: str = "image_embedding"
+    text: str = "text_embedding"
+    per: str = ZERO_SHOT
+    terms: tuple[str, ...] = TERMS
+    alpha: float | None = None
+    inter: Literal["mean", "sum"] = "mean"
+    diversity: Literal["paper", "share"] = "paper"
+    double_greedy: bool = True
+    missing: IfMissing = "error"
+
+    def __post_init__(self) -> None:
+        check_budget(self)
+        super().__post_init__()
+        if self.alpha is not None and not math.isfinite(self.alpha):
+            raise ValueError(f"alpha is a number, got {self.alpha}")
+        if (wrong := [term for term in self.terms if term not in TERMS + PARTS]) or not self.terms:
+            got = f"got {wrong[0]!r}" if wrong else "got none"
+            raise ValueError(f"terms are some of {', '.join(TERMS)}, or class or self instead of cov; {got}")
+        if "cov" in self.terms and set(PARTS) & set(self.terms):
+            raise ValueError(f"'cov' is class and self together: write one or the other, got {', '.join(self.terms)}")
+        if "label" in self.terms and self.per.rpartition(".")[2] != ZERO_SHOT:
+            raise ValueError(
+                f"the term 'label' compares captions with class names, whose embeddings only the signal {ZERO_SHOT} "
+                f"keeps: with per: {self.per} leave it out (terms: [cov, class_reg, inter])"
+            )
+        for term, setting in (("label", "alpha"), ("inter", "inter")):
+            if term not in self.terms:
+                without_effect(self, setting, because=f"the terms are {', '.join(self.terms)}, without {term!r}")
+        if not {"cov", "class"} & set(self.terms):
+            without_effect(self, "diversity", because=f"no term of {', '.join(self.terms)} compares chosen pairs")
+
+    @property
+    def described(self) -> str:
+        budget = f"{self.n:,} pairs" if self.fraction is None else f"{100 * self.fraction:g} % of the {self.of}"
+        terms = "" if set(self.terms) == set(TERMS) else f" ({', '.join(self.terms)} only)"
+        diversity = ", diversity by share" if self.diversity == "share" else ""
+        return f"ClipCov: {budget} by classes of {self.per}{terms}{diversity}"
+
+    @property
+    def _needed(self) -> str:
+        return f"{self.image} and {self.text} and {self.per}"
+
+    def select(self, table: Table) -> Selection:
+        ranking = self.rank(table)
+        keep = np.zeros(len(table), bool)
+        keep[ranking.rows[ranking.stays]] = True
+        cut = float(ranking.gains.min()) if len(ranking.gains) else None
+        candidates, what = table.candidates, self._needed
+        return verdict(self, keep, ranking.missing, candidates, "adds less", cut, what=what, facts=ranking.facts)
+
+    def rank(self, table: Table) -> Ranking:
+        """Returns the choice as a ranking with gains: the ranking for a smaller budget is a prefix of it.
+
+        With `diversity: share` it is not a prefix, because the objective depends on the budget.
+
+        Raises:
+            RecipeError: the embeddings are missing or do not fit one another, or rows lack them or a class.
+        """
+        self.check_columns(table)
+        candidates = table.candidates
+        vectors = self._class_vectors(table) if "label" in self.terms else None
+        self._check_sizes(table, vectors)
+        labels, names = classes_of(table, self.per, (self.image, self.text), table.side_file(self.per, CLASS_NAMES))
+        missing = candidates & (labels < 0)
+        check_missing(self, missing, candidates, self._needed)  # before the work, not after it
+        most = min(budget_of(self, table), int(np.count_nonzero(labels >= 0)))
+        if most == 0:
+            return Ranking(np.empty(0, np.int64), np.empty(0), np.empty(0, bool), missing)
+        order, starts = order_by_group(table, labels, len(names))
+        return _Work(self, table, order, starts, names, vectors, most).ranking(missing)
+
+    def _class_vectors(self, table: Table) -> Float32s:
+        """Returns the embeddings of the class names: (k, d) unit rows. They must be by the captions' model."""
+        vectors: Float32s | None = table.side_file(self.per, CLASS_VECTORS)
+        if vectors is None:
+            raise RecipeError(
+                f"clipcov: the run has no embeddings of the class names of {self.per!r}, with which the term 'label' "
+                f"compares captions: score {ZERO_SHOT} again, or leave the term out (terms: [cov, class_reg, inter])"
+            )
+        names, texts = (table.about(column).get("models") or {} for column in (self.per, self.text))
+        if names and texts and not {*names.values()} & {*texts.values()}:  # weights: one model may have many paths
+            raise RecipeError(
+                f"clipcov: {' and '.join(names)} embedded the class names of {self.per!r}, {' and '.join(texts)} the "
+                f"captions of {self.text!r}, and the term 'label' compares the two: score {ZERO_SHOT} with the "
+                "captions' model, or leave the term out (terms: [cov, class_reg, inter])"
+            )
+        return vectors
+
+    def _check_sizes(self, table: Table, names: Float32s | None) -> None:
+        """Raises RecipeError if images, captions and class names have embeddings of different sizes."""
+        first = np.flatnonzero(table.candidates)[:1]
+        sizes = {name: table.vectors(name, first).shape[1] for name in (self.image, self.text) if first.size}
+        sizes |= {} if names is None or not first.size else {"the class names": names.shape[1]}
+        check_widths(self.name, sizes)
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The pairs that ClipCov takes, best first.
+
+    Attributes:
+        rows: (m,) row numbers of the table in the order in which they were taken.
+        gains: (m,) by how much each raised the objective.
+        stays: (m,) bool: False where double greedy dropped the pair again.
+        missing: (rows,) bool: rows without an embedding or class.
+        facts: sizes of the classes and their numbers of taken pairs, objective, alpha, covariance error, and error of
+            the class centres.
+    """
+
+    rows: Rows
+    gains: Float64s
+    stays: NDArray[np.bool_]
+    missing: Mask
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def classes_of(
+    table: Table, column: str, needed: Sequence[str], listed: Sequence[str] | None = None
+) -> tuple[NDArray[np.int32], tuple[str, ...]]:
+    """Returns the class of each candidate, -1 if it has none or lacks a vector, and the classes' names.
+
+    A number is named with the fewest digits that identify it (1000001, 0.1). `needed` are columns of vectors, `listed`
+    all names in the order of their classes (None: the names in the column, sorted); another name raises RunError.
+    """
+    codes, values = group_codes(table, column)
+    for name in needed:
+        codes[~has_embedding(table, name)] = -1
+    words = [v if isinstance(v, str) else np.format_float_positional(np.float32(v), trim="-") for v in values]
+    names = tuple(listed or sorted(set(words)))
+    numbers = {word: number for number, word in enumerate(names)}
+    used = {words[code] for code in np.unique(codes[codes >= 0])}
+    if unknown := sorted(used - numbers.keys()):
+        raise RunError(
+            f"clipcov: the column {column!r} holds {unknown[0]!r}, which is not among the {len(names):,} class names "
+            "stored with it: this column and the stored class list do not match. `tamis check RUN` finds damaged files"
+        )
+    return np.array([*(numbers.get(word, -1) for word in words), -1], np.int32)[codes], names
+
+
+def _sums(k: int, span: slice, images: Floats, texts: Floats) -> tuple[Float64s, Float64s]:
+    """Returns the sums of the unit rows of images and of captions."""
+
+    def total(side: Floats) -> Float64s:
+        some = [unit_rows(side[at : at + _FEW]).sum(0, np.float64) for at in range(0, len(side), _FEW)]
+        return np.asarray(np.sum(some, axis=0), np.float64)
+
+    return total(images), total(texts)
+
+
+class _Work:
+    """One selection. The embeddings are read class by class; of each class only sums are kept."""
+
+    def __init__(
+        self,
+        step: ClipCov,
+        table: Table,
+        order: Rows,
+        starts: Rows,
+        names: Sequence[str],
+        vectors: Float32s | None,
+        budget: int,
+    ) -> None:
+        """`order` are the rows, class after class, `starts` where each class begins, `vectors` are of the names."""
+        self.step, self.table, self.order, self.starts = step, table, order, starts
+        self.names, self.vectors, self.budget = names, vectors, budget
+        self.sizes = np.diff(starts)
+        self.sums = dict(self._by_class(_sums, order, starts))
+        self.alpha = self._alpha() if "label" in step.terms else 0.0
+        self.means = np.zeros((2, len(names), len(next(iter(self.sums.values()))[0])))  # of images and captions
+        for k, sums in self.sums.items():
+            self.means[:, k] = sums[0] / self.sizes[k], sums[1] / self.sizes[k]
+        # For each class: the sums (or means) of the mean images and captions of the other classes.
+        scale = 1.0 if step.inter == "sum" else 1 / max(len(self.sums) - 1, 1)
+        self.others = [(each.sum(0) - each) * scale for each in self.means]
+
+    def ranking(self, missing: Mask) -> Ranking:
+        """Returns the choice."""
+        for margin in (1.12, 1.6, math.inf):  # the floor of gains was too high if too few pairs reach it
+            found = self._picks(self.order, self.starts, self.budget, self._floor(margin * self.budget))
+            if sum(len(picks.rows) for picks, _ in found.values()) >= self.budget:
+                break
+        taken = [self.order[self.starts[k] + picks.rows] for k, (picks, _) in found.items()]
+        sizes, rows = [len(some) for some in taken], np.concatenate(taken)
+        ties = np.split(scramble(*self.table.uids(rows)), np.cumsum(sizes)[:-1])
+        order = clipcov.merge([picks for picks, _ in found.values()], ties, self.budget)
+        kind, rows = np.repeat(np.array(list(found), np.int64), sizes)[order], rows[order]
+        gains = np.concatenate([picks.gains for picks, _ in found.values()])[order]
+        modular = np.concatenate([each for _, each in found.values()])[order]
+        stays, facts = self._double_greedy(kind, rows, modular)
+        return Ranking(rows, gains, stays, missing, facts)
+
+    def _by_class(
+        self,
+        work: Callable[[int, slice, Floats, Floats], T],
+        order: Rows,
+        starts: Rows,
+    ) -> Iterator[tuple[int, T]]:
+        """Calls `work(class, slice of the order, stored images and texts)` for every class with rows, in order."""
+
+        def one(item: tuple[int, slice, list[Any]]) -> tuple[int, T]:
+            k, span, (images, texts) = item
+            return k, work(k, span, images, texts)
+
+        for group in gather(self.table, (self.step.image, self.step.text), order, starts):
+            sizes = np.array([span.stop - span.start for _, span, _ in group], float)
+            # BLAS's own threads are best for one class with most of the work, one thread per class for many classes.
+            if WORKERS == 1 or sizes.max(initial=0) ** 2 * WORKERS > (sizes**2).sum():
+                yield from map(one, group)
+            else:
+                with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(WORKERS) as pool:
+                    yield from pool.map(one, group)
+
+    def _alpha(self) -> float:
+        """Returns the weight of "label": average cross-modal similarity divided by average similarity in text.
+
+        Each pair has the same weight (definition 4.1); the paper's footnote finds a ratio of about 1/2.
+        """
+        if self.step.alpha is not None:
+            return self.step.alpha
+        assert self.vectors is not None
+        sizes = [int(self.sizes[k]) for k in self.sums]
+        pairs, labels = [], []
+        for (k, (image_sum, text_sum)), size in zip(self.sums.items(), sizes, strict=True):
+            pairs.append(2 * float(image_sum @ text_sum) / size**2)
+            labels.append(float(text_sum @ self.vectors[k]) / size)
+        cross, text = (float(np.average(each, weights=sizes)) for each in (pairs, labels))
+        if not text > 0:
+            raise RecipeError(
+                f"clipcov: captions have a mean cosine of {text:.3g} with their labels: set alpha yourself"
+            )
+        if cross < 0:  # an encoder whose images and captions are far apart
+            log.warning(
+                "clipcov: alpha is %.3g, so the term 'label' keeps captions away from their class's name; "
+                "give alpha, or leave the term out",
+                cross / text,
+            )
+        return cross / text
+
+    def _weight(self, k: int) -> float:
+        """Returns the factor of the similarity of chosen pairs in a class."""
+        share = self.budget / self.order.size if self.step.diversity == "share" else 1.0
+        return clipcov.pair_weight(int(self.sizes[k]), self.step.terms, share=share)
+
+    def _picks(
+        self, order: Rows, starts: Rows, count: int, floor: float, each: int = 1
+    ) -> dict[int, tuple[Picks, Float64s]]:
+        """Returns each class's choices with gains >= `floor` and their modular gains. A row counts `each` times."""
+
+        def work(k: int, span: slice, *stored: Floats) -> tuple[Picks, Float64s]:
+            images, texts = map(unit_rows, stored)
+            modular = clipcov.modular_gains(
+                images,
+                texts,
+                terms=self.step.terms,
+                label=None if self.vectors is None else self.vectors[k],
+                alpha=self.alpha,
+                others=(self.others[0][k], self.others[1][k]),
+                whole=(*self.sums[k], int(self.sizes[k])),
+            )
+            weight = each * self._weight(k)
+            picks = clipcov.greedy(images, texts, modular, weight=weight, count=count, floor=floor)
+            return picks, modular[picks.rows]
+
+        return dict(self._by_class(work, order, starts))
+
+    def _floor(self, count: float, stride: int = _STRIDE) -> float:
+        """Returns a lower bound on useful gains, so that each class can stop early. A wrong one costs only time.
+
+        It is the last gain in a choice of about `count` pairs, estimated from one row in `stride`, whose floor is
+        estimated from fewer.
+        """
+        if self.order.size < stride * _LARGE or count > self.order.size // 2:
+            return -math.inf
+        sample = [np.arange(a, b, stride) for a, b in zip(self.starts[:-1], self.starts[1:], strict=True)]
+        starts = np.cumsum([0, *map(len, sample)]).astype(np.int64)
+        few = int(count / stride) + 1
+        floor = self._floor(1.5 * count, stride * _STRIDE)
+        found = self._picks(self.order[np.concatenate(sample)], starts, few, floor, stride)
+        gains = np.concatenate([np.minimum.accumulate(picks.gains) for picks, _ in found.values()])
+        return float(np.sort(gains)[::-1][:few][-1]) if gains.size >= few else floor
+
+    def _covariance(self, rows: Rows) -> Float64s:
+        """Returns the cross-covariance of rows, class after class: of at most `_SAMPLE`, as many of each class's."""
+        some = rows[:: max(-(-rows.size // _SAMPLE), 1)]
+        stored = [self.table.vectors(name, some) for name in (self.step.image, self.step.text)]
+        d = stored[0].shape[1]
+        products, sums = np.zeros((d, d)), np.zeros((2, d))
+        for start in range(0, some.size, BLOCK):
+            images, texts = (unit_rows(side[start : start + BLOCK]) for side in stored)
+            products += images.T @ texts
+            sums += images.sum(0, np.float64), texts.sum(0, np.float64)
+        return clipcov.covariance(products, sums[0], sums[1], some.size)
+
+    def _double_greedy(self, kind: Rows, rows: Rows, modular: Float64s) -> tuple[Mask, dict[str, Any]]:
+        """Returns which choices stay, (m,) bool, and the facts; the arguments are each choice's class, row and gain."""
+        in_classes = np.argsort(kind, kind="stable")
+        starts = np.searchsorted(kind[in_classes], np.arange(len(self.names) + 1)).astype(np.int64)
+
+        def work(k: int, span: slice, *stored: Floats) -> Any:
+            images, texts = map(unit_rows, stored)
+            gains, weight = modular[in_classes[span]], self._weight(k)
+            chosen, stay = np.arange(len(gains)), np.ones(len(gains), bool)
+            if self.step.double_greedy:
+                stay = clipcov.double_greedy(images, texts, gains, weight=weight, chosen=chosen)
+            before, after = (
+                clipcov.objective(images, texts, gains, weight=weight, chosen=some) for some in (chosen, chosen[stay])
+            )
+            error = None
+            if count := int(np.count_nonzero(stay)):
+                part = images[stay].sum(0, np.float64) / count, texts[stay].sum(0, np.float64) / count
+                error = clipcov.centre_error((self.means[0, k], self.means[1, k]), part)
+            return span, stay, before, after, error
+
+        stays = np.ones(len(rows), bool)
+        before = after = 0.0
+        errors = []
+        for _, (span, stay, was, now, error) in self._by_class(work, rows[in_classes], starts):
+            stays[in_classes[span]] = stay
+            before, after = before + was, after + now
+            errors += [error] if error is not None else []
+        if dropped := int(np.count_nonzero(~stays)):
+            log.warning(
+                "clipcov: double greedy dropped %d of %d pairs of the budget; 'double_greedy: false' keeps them all",
+                dropped,
+                len(rows),
+            )
+        whole, part = map(self._covariance, (self.order, rows[in_classes][stays[in_classes]]))
+        taken = np.bincount(kind[stays], minlength=len(self.names))
+        largest_first = np.argsort(-self.sizes, kind="stable")[: np.count_nonzero(self.sizes)].tolist()
+        return stays, {
+            "classes": [
+                {"class": self.names[k], "pairs": int(self.sizes[k]), "kept": int(taken[k])} for k in largest_first
+            ],
+            "classes_covered": int(np.count_nonzero(taken)),
+            "objective_greedy": before,
+            "objective": after,
+            "dropped_by_double_greedy": dropped,
+            **({"alpha": self.alpha} if "label" in self.step.terms else {}),
+            "covariance_error": clipcov.covariance_error(whole, part),
+            "covariance_error_up_to_scale": clipcov.covariance_error(whole, part, up_to_scale=True),
+            **({"class_centre_error": float(np.mean(errors))} if errors else {}),
+        }

@@ -1,0 +1,237 @@
+"""Exact and near duplicates by what images look like, without any model."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+from numpy.typing import NDArray
+
+from tamis.core.arrays import U64, Float32s, Mask, Rows
+from tamis.core.errors import RecipeError, without_effect
+from tamis.core.ids import scramble
+from tamis.core.math.copies import COLOUR, LIGHT, Thumbnails, alike, leaders
+from tamis.core.math.similarity import equal_before
+from tamis.recipes.steps.outcome import IfMissing, ReadsColumns, Selection, check_missing, verdict
+from tamis.recipes.steps.semdedup import groups
+from tamis.runs.expression import parse
+from tamis.runs.table import Table
+
+#: Pairs of images whose thumbnails are in memory at once.
+_CHUNK = 1 << 16
+
+#: Words that are decoded at once.
+_ROWS = 1 << 12
+
+#: Columns of the index: small images may differ by more.
+_SIDES = ("width", "height")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distinct(ReadsColumns):
+    """Keeps one pair of each group whose images have hashes within a few bits, and agree as thumbnails.
+
+    Rows are taken one by one, the best first; one is dropped if a kept one is a copy of it. Near hashes are not
+    enough: objects on a white background have similar low frequencies, so thumbnails are compared too, cell by cell
+    (`tamis.core.math.copies`). A flat image (one brightness, hash 0) is dropped only if a kept one has identical hash,
+    colour and lightness strings.
+
+    Attributes:
+        hash: a column of hashes of 16 hex digits each, separated by spaces, as `image_hash` emits it: the first is of
+            the complete image, others are of centre crops.
+        distance: bits of 64 in which the first hash of one image may differ from a hash of the other, 0 to 15.
+        colours: a column of bytes in hex, as `image_hash` emits it; None: colours do not matter.
+        tolerance: max colour difference per cell, 0 to 255.
+        lightness: a column of the lightness of 32 x 32 cells in hex, as `image_hash` emits it; None: it does not
+            matter, and colours are compared cell by cell, which misses copies that were cropped.
+        levels: max lightness difference per cell, 0 to 255. Images of less than 200 pixels a side may differ by more,
+            in lightness and colour.
+        best: an expression over score columns: the row with the highest value of each group stays. None: the first by
+            scrambled uid.
+        missing: what to do with rows without a hash (or without colours, or without a value of `best`).
+
+    Cost: `benchmarks/copies.py`; copies cost no more than other images. Memory: 350 bytes a row. The lightness is in
+        a temporary file, 1 kB a row, of which only images with near hashes are read.
+    """
+
+    name: ClassVar[str] = "distinct"
+    words, scores = ("hash", "colours", "lightness"), ("best",)
+    hash: str = "image_hash"
+    distance: int = 8
+    colours: str | None = "image_colours"
+    tolerance: int = 3
+    lightness: str | None = "image_lightness"
+    levels: int = 3
+    best: str | None = None
+    missing: IfMissing = "error"
+
+    def __post_init__(self) -> None:
+        for name, most in (("distance", 15), ("tolerance", 255), ("levels", 255)):
+            if not 0 <= getattr(self, name) <= most:
+                raise ValueError(f"{name} must be between 0 and {most}, got {getattr(self, name)}")
+        if self.colours is None:
+            without_effect(self, "tolerance", because="colours: null compares no colours")
+        if self.lightness is None:
+            without_effect(self, "levels", because="lightness: null compares no lightness")
+        if self.best is not None:
+            parse(self.best)
+        super().__post_init__()
+
+    @property
+    def reads(self) -> frozenset[str]:
+        return super().reads.union(_SIDES if self.lightness else ())
+
+    @property
+    def described(self) -> str:
+        return f"one of each image ({self.hash} within {self.distance} bits)"
+
+    def select(self, table: Table) -> Selection:
+        self.check_columns(table)
+        candidates = table.candidates
+        numbers, missing = decode_column(table, self.hash)
+        hashes = numbers.view(">u8").astype(np.uint64) if numbers.shape[1] else np.zeros((len(table), 1), np.uint64)
+        images = Thumbnails(*(np.zeros((len(table), 0), np.uint8),) * 2, np.zeros(len(table), np.float32))
+        words: list[NDArray[Any]] = [hashes]
+        if self.colours is not None:
+            colours, lacking = decode_column(table, self.colours, 2 * COLOUR**2 if self.lightness else None)
+            images = replace(images, colours=colours)
+            missing |= lacking
+            words.append(colours)
+        if self.lightness is not None:
+            light, digests, lacking = _light(table, self.lightness)
+            images = replace(images, light=light, side=_sides(table))
+            missing |= lacking
+            words.append(digests)
+        order = np.flatnonzero(candidates & ~missing)
+        high, low = table.uids(order)
+        keys: list[Any] = [low, high, scramble(high, low)]
+        if self.best is not None:
+            score = parse(self.best).values(table)
+            missing |= np.isnan(score)
+            there = ~np.isnan(score[order])
+            order, keys = order[there], [key[there] for key in keys]
+            keys.append(-score[order])
+        missing &= candidates
+        what = " and ".join(self._values((*self.words, *self.scores)))
+        check_missing(self, missing, candidates, what)
+        order = order[np.lexsort(keys)]
+        del high, low, keys  # 40 bytes a row: the index needs the memory
+        heads = self._heads(words, images, order)
+        keep = np.zeros(len(table), bool)
+        keep[order[heads == np.arange(order.size)]] = True
+        facts = groups(table, order, heads) if order.size else {}
+        return verdict(self, keep, missing, candidates, "repeats another", what=what, facts=facts)
+
+    def _heads(self, words: list[NDArray[Any]], images: Thumbnails, order: Rows) -> Rows:
+        """Returns for each row of the order, best first, the index of its representative in it."""
+        # Only the first of several rows with identical strings is compared with others.
+        before, heads = equal_before(_digests(words, order)), np.arange(order.size)
+        first = np.where(before < 0, heads, before)
+        shaped = np.flatnonzero((before < 0) & (words[0][order, 0] != 0))  # a flat image only repeats identical ones
+        rows = order[shaped]
+
+        def same(left: Rows, right: Rows) -> Mask:
+            found = np.ones(left.size, bool)
+            for start in range(0, left.size, _CHUNK):
+                some = slice(start, start + _CHUNK)
+                found[some] = self._same(images.of(rows[left[some]]), images.of(rows[right[some]]))
+            return found
+
+        heads[shaped] = shaped[leaders(words[0][rows], self.distance, same)]
+        return heads[first]
+
+    def _same(self, left: Thumbnails, right: Thumbnails) -> Mask:
+        """Returns which pairs of images agree as thumbnails."""
+        if self.lightness is not None:
+            return alike(left, right, levels=self.levels, tolerance=self.tolerance)
+        near = np.abs(left.colours.astype(np.int16) - right.colours) <= self.tolerance
+        return np.asarray(near.all(axis=1))
+
+
+def _digests(words: list[NDArray[Any]], order: Rows) -> U64:
+    """Returns a digest of 128 bits of each row's words, in the order: (n, 2)."""
+    found = np.empty((order.size, 2), np.uint64)
+    for start in range(0, order.size, _CHUNK):
+        rows = order[start : start + _CHUNK]
+        parts = [np.ascontiguousarray(each[rows]).view(np.uint8).reshape(rows.size, -1) for each in words]
+        digests = b"".join(xxhash.xxh3_128_digest(row) for row in np.concatenate(parts, axis=1))
+        found[start : start + _CHUNK] = np.frombuffer(digests, np.uint64).reshape(-1, 2)
+    return found
+
+
+def decode_column(table: Table, column: str, expected: int | None = None) -> tuple[NDArray[np.uint8], Mask]:
+    """Returns the bytes that each row's word spells in hex, (rows, m), zeros for none; and which rows have no word."""
+    blocks = list(table.map([column], lambda span, columns: decode(columns[column], column)))
+    width = _width(column, {rows.shape[1] for rows, _ in blocks}, expected)
+    missing = np.concatenate([np.zeros(0, bool), *(none for _, none in blocks)])
+    found = np.zeros((len(table), width), np.uint8)
+    while blocks:  # from the last block, each freed as it is copied
+        rows, _ = blocks.pop()
+        if rows.shape[1]:
+            start = table.starts[len(blocks)]
+            found[start : start + len(rows)] = rows
+    return found, missing
+
+
+def _light(table: Table, column: str) -> tuple[NDArray[np.uint8], U64, Mask]:
+    """Returns each row's lightness, (rows, 1024) in a temporary file; a digest of it; and which rows have none."""
+    width = LIGHT**2
+    digests, missing = np.zeros(len(table), np.uint64), np.zeros(len(table), bool)
+    if not len(table):
+        return np.zeros((0, width), np.uint8), digests, missing
+    with tempfile.TemporaryFile() as file:
+        for block, span in enumerate(table.row_ranges()):  # one after the other, because they are large
+            rows, missing[span] = decode(table.read(block, [column])[column], column)
+            if not _width(column, {rows.shape[1]}, width):
+                rows = np.zeros((len(rows), width), np.uint8)
+            digests[span] = [xxhash.xxh3_64_intdigest(row) for row in rows]
+            rows.tofile(file)
+        file.flush()
+        return np.memmap(file, np.uint8, "r", shape=(len(table), width)), digests, missing
+
+
+def _sides(table: Table) -> Float32s:
+    """Returns each image's shorter side in pixels; infinite where the index has none."""
+    blocks = table.map(_SIDES, lambda span, columns: np.minimum(columns["width"], columns["height"]))
+    sides = np.concatenate([np.zeros(0, np.float32), *blocks])
+    sides[np.isnan(sides)] = np.inf
+    return sides
+
+
+def decode(words: Any, column: str) -> tuple[NDArray[np.uint8], Mask]:
+    """Returns the bytes that a block's words spell in hex, (rows, m), and which rows have no word."""
+    words = words if words.type == pa.string() else words.cast(pa.string())
+    here = pc.is_valid(words).to_numpy(zero_copy_only=False)
+    words = words.drop_null()
+    _width(column, {length // 2 for length in pc.unique(pc.binary_length(words)).to_pylist()})
+    spelt = bytearray()
+    for start in range(0, len(words), _ROWS):
+        some = words.slice(start, _ROWS).to_pylist()
+        try:
+            data = bytes.fromhex("".join(some))  # it skips the spaces between hashes
+        except ValueError:
+            data = b""
+        if not data or len(data) % len(some):
+            raise RecipeError(
+                f"distinct: {column!r} holds {some[0]!r}, expected hex digits as the signal image_hash emits them"
+            )
+        spelt += data
+    rows = np.zeros((here.size, len(spelt) // max(len(words), 1)), np.uint8)
+    rows[here] = np.frombuffer(spelt, np.uint8).reshape(len(words), rows.shape[1])
+    return rows, ~here
+
+
+def _width(column: str, widths: set[int], expected: int | None = None) -> int:
+    """Returns the width in bytes of a column's words, 0 where there are none; RecipeError for two, or another."""
+    found = sorted(widths - {0})
+    if len(found) > 1 or (found and expected not in (None, found[0])):
+        raise RecipeError(
+            f"distinct: {column!r} holds words of {' and '.join(map(str, found))} bytes, expected "
+            f"{expected or 'one length'}: score the run with image_hash again"
+        )
+    return found[0] if found else 0

@@ -1,0 +1,96 @@
+"""The shapes of the page's charts: SVG without text, so that it stretches to any width; labels are HTML around it.
+
+A shape is a dictionary of SVG attributes: a path has `d`, a line `x1`, `x2`, `y1` and `y2`; both have a `class`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tamis.reports.distributions import Histogram
+
+Shapes = list[dict[str, Any]]
+
+#: A subset's line joins adjacent bars until they hold this many pairs: the share of three pairs is noise.
+JOINED = 12
+
+
+def histogram_shapes(histogram: Histogram, marks: Sequence[Sequence[float]], colours: Sequence[str]) -> Shapes:
+    """Returns the pool's bars, then for each subset a line (the share it keeps of each bar) and its thresholds `marks`.
+
+    Bars come twice, by rows and by log(1 + rows); the page shows one.
+    """
+    edges = histogram.edges
+    start, width = float(edges[0]), float(edges[-1] - edges[0])
+    places = 100 * (edges - start) / width
+    shapes: Shapes = []
+    for scale, heights in (("lin", histogram.pool.astype(np.float64)), ("log", np.log1p(histogram.pool))):
+        top = float(heights.max(initial=0)) or 1.0
+        shapes.append({"class": f"pool {scale}", "d": _bars(places, heights / top)})
+    starts = _steps(histogram, [mark for each in marks for mark in each])
+    rows, ends = np.add.reduceat(histogram.pool, starts), places[[*starts, -1]]
+    for colour, kept, cuts in zip(colours, histogram.kept, marks, strict=True):
+        shares = np.add.reduceat(kept, starts) / np.maximum(rows, 1)
+        shapes.append({"class": f"share {colour}", "d": _line(ends, shares, rows > 0)})
+        shapes += [_upright(f"cut {colour}", 100 * min(1.0, max(0.0, (cut - start) / width))) for cut in cuts]
+    return shapes
+
+
+def _steps(histogram: Histogram, marks: Sequence[float]) -> list[int]:
+    """Returns the first bar of each group of joined bars; a threshold ends a group."""
+    cut = {int(np.searchsorted(histogram.edges, mark, side="right")) - 1 for mark in marks}
+    starts, rows = [0], 0
+    for bar, pairs in enumerate(histogram.pool):
+        if bar and (rows >= JOINED or bar in cut or bar - 1 in cut):
+            starts.append(bar)
+            rows = 0
+        rows += int(pairs)
+    return starts
+
+
+def _bars(places: NDArray[np.float64], heights: NDArray[np.float64]) -> str:
+    """Returns the outlines of the bars; a bar with rows is high enough to be seen."""
+    return "".join(
+        f"M{left:.2f} 100V{100 - max(1.2, 97 * float(height)):.2f}H{right:.2f}V100Z"
+        for left, right, height in zip(places[:-1], places[1:], heights, strict=True)
+        if height > 0
+    )
+
+
+def _line(places: NDArray[np.float64], shares: NDArray[np.float64], present: NDArray[np.bool_]) -> str:
+    """Returns a stepped line with gaps where there are no rows."""
+    moves, drawn = [], False
+    for left, right, share, some in zip(places[:-1], places[1:], shares, present, strict=True):
+        if some:
+            y = f"{100 - 97 * float(share):.2f}"
+            moves.append(f"V{y}H{right:.2f}" if drawn else f"M{left:.2f} {y}H{right:.2f}")
+        drawn = bool(some)
+    return "".join(moves)
+
+
+def _upright(class_: str, x: float, top: int = 0, foot: int = 100) -> dict[str, Any]:
+    return {"class": class_, "x1": f"{x:.2f}", "x2": f"{x:.2f}", "y1": top, "y2": foot}
+
+
+def interval_shapes(
+    estimate: Mapping[str, float], column: Sequence[Mapping[str, float] | None], mark: float | None
+) -> Shapes:
+    """Draws an estimate with its interval, on one scale for all intervals of a `column`.
+
+    `mark`: value of a dashed line, such as 0 for differences; None for no line.
+    """
+    ends = [end for each in column if each for end in (each["low"], each["high"])] + ([] if mark is None else [mark])
+    start, width = min(ends), (max(ends) - min(ends)) or 1.0
+
+    def place(value: float) -> float:
+        return 2 + 96 * (value - start) / width
+
+    left, right = place(estimate["low"]), place(estimate["high"])
+    shapes: Shapes = [{"class": "range", "x1": f"{left:.2f}", "x2": f"{right:.2f}", "y1": 50, "y2": 50}]
+    shapes += [_upright("range", x, 30, 70) for x in (left, right)]
+    shapes.append(_upright("point", place(estimate["value"]), 8, 92))
+    return shapes if mark is None else [*shapes, _upright("cut", place(mark))]

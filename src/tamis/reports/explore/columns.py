@@ -1,0 +1,301 @@
+"""A run whose columns stay in memory, so that recipes can be applied many times a second; its histograms and views.
+
+A view is the filters and the order of the rows that the page shows.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property, partial
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tamis.core.arrays import U64, Float64s, Mask, Rows
+from tamis.core.errors import RecipeError, check_words
+from tamis.core.types import Column
+from tamis.reports.distributions import Histogram, bars_of, histogram, whole_column
+from tamis.reports.pairs import random_order, smallest
+from tamis.runs.expression import parse
+from tamis.runs.reasons import blocks
+from tamis.runs.run import Run, ScoreSet
+from tamis.runs.subset import Subset
+from tamis.runs.table import Table
+
+#: Bytes of columns kept in memory; further columns are read from disk each time.
+_CACHE_BYTES = 1 << 30
+
+#: The bar number of rows without a finite value.
+NONE = 255
+
+
+class CachedRun(Run):
+    """A run that keeps the columns it has read, except embeddings, which are memory-mapped. Thread-safe."""
+
+    def __init__(self, path: str | os.PathLike[str], *, partial: bool = False, most: int = _CACHE_BYTES) -> None:
+        super().__init__(path, partial=partial)
+        self._columns_read: dict[tuple[int, str, str], Any] = {}
+        self._read_uids = cache(super().read_uids)
+        self._room = most
+        self._guard = threading.Lock()
+
+    @cached_property
+    def order(self) -> U64:
+        """The random order: (rows,) numbers."""
+        return random_order(self.table())
+
+    def read_uids(self, block: int) -> tuple[U64, U64]:
+        return self._read_uids(block)
+
+    def _read(self, block: int, wanted: Mapping[str, tuple[str, ScoreSet | None, Column]]) -> dict[str, Any]:
+        keys = {name: (block, group.folder.name if group else "", inner) for name, (inner, group, _) in wanted.items()}
+        held = {name: self._columns_read.get(key) for name, key in keys.items()}
+        missing = {name: wanted[name] for name, value in held.items() if value is None}
+        read = super()._read(block, missing) if missing else {}
+        for name, value in read.items():
+            if wanted[name][2].kind != "vector":
+                self._cache(keys[name], value)
+        return held | read
+
+    def _cache(self, key: tuple[int, str, str], value: Any) -> None:
+        with self._guard:
+            if key not in self._columns_read and value.nbytes <= self._room:
+                if isinstance(value, np.ndarray):
+                    value.flags.writeable = False  # it is shared
+                self._columns_read[key] = value
+                self._room -= value.nbytes
+
+    def forget(self, folder: str) -> None:
+        """Drops the cached scores of a folder after a write to it."""
+        with self._guard:
+            for key in [key for key in self._columns_read if key[1] == folder]:
+                self._room += self._columns_read.pop(key).nbytes
+            for name in ("scores", "columns"):
+                self.__dict__.pop(name, None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Binned:
+    """A column binned as in the report: its distribution, and the bar of each row (`NONE` without a finite value).
+
+    `whole`: all finite values are integers.
+    """
+
+    facts: Histogram
+    bars: NDArray[np.uint8]
+    whole: bool
+
+    def count(self, among: Mask) -> NDArray[np.int64]:
+        """Returns the number of rows of a mask in each bar: (bars,)."""
+        total = np.zeros(256, np.int64)
+        for place in blocks(self.bars.size):
+            total += np.bincount(self.bars[place][among[place]], minlength=256)
+        return total[: self.facts.pool.size]
+
+
+def binned(table: Table, column: str) -> Binned:
+    """Bins a number column. Memory: a byte per row."""
+    values = whole_column(table, column)
+    facts, bars = histogram(values, []), np.full(values.size, NONE, np.uint8)
+    for place in blocks(values.size):
+        there = np.isfinite(values[place])
+        bars[place][there] = bars_of(values[place][there], facts.edges)
+    finite = values[bars != NONE]
+    return Binned(facts=facts, bars=bars, whole=bool(np.all(finite == np.rint(finite))))
+
+
+def heat(x: Binned, y: Binned, among: Mask) -> NDArray[np.int64]:
+    """Returns the number of rows of a mask in each cell of two columns: (bars of y, bars of x)."""
+    across, down = x.facts.pool.size, y.facts.pool.size
+    there = among & (x.bars != NONE) & (y.bars != NONE)
+    cells = y.bars[there].astype(np.int64) * across + x.bars[there]
+    return np.bincount(cells, minlength=across * down).reshape(down, across)
+
+
+def counted(table: Table, column: str) -> pa.Table:
+    """Returns the distinct words of a column and their counts: `word` (large_string) and `n` (int64)."""
+
+    def count(place: slice, columns: dict[str, Any]) -> pa.Table:
+        found = pc.value_counts(_texts(columns[column]).drop_null())
+        return pa.table({"word": found.field("values"), "n": found.field("counts")})
+
+    none = pa.table({"word": pa.array([], pa.large_string()), "n": pa.array([], pa.int64())})
+    together = pa.concat_tables([none, *table.map([column], count)]).group_by("word", use_threads=False)
+    return together.aggregate([("n", "sum")]).select(["word", "n_sum"]).rename_columns(["word", "n"])
+
+
+def containing(words: pa.Table, part: str) -> pa.Table:
+    """Returns the counted words that contain a text, ignoring case."""
+    return words.filter(pc.match_substring(words.column("word"), part, ignore_case=True))
+
+
+def counted_among(table: Table, column: str, words: pa.ChunkedArray, among: Mask) -> NDArray[np.int64]:
+    """Returns how often each word occurs in the rows of a mask: (words,)."""
+    few = words.combine_chunks()
+
+    def count(place: slice, columns: dict[str, Any]) -> NDArray[np.int64]:
+        here = _texts(columns[column].filter(pa.array(among[place])))
+        return np.bincount(np.asarray(pc.index_in(here, value_set=few).drop_null()), minlength=len(few))
+
+    return sum(table.map([column], count), np.zeros(len(few), np.int64))
+
+
+def places_of(table: Table, column: str, words: pa.ChunkedArray, *, other: int) -> NDArray[np.uint8]:
+    """Returns the place of each row's word in `words`; `other` for other words, `NONE` for null: (rows,)."""
+    few = words.combine_chunks()
+
+    def look(place: slice, columns: dict[str, Any]) -> NDArray[np.uint8]:
+        here = _texts(columns[column])
+        found = pc.if_else(pc.is_null(here), NONE, pc.fill_null(pc.index_in(here, value_set=few), other))
+        return np.asarray(found).astype(np.uint8)
+
+    return np.concatenate([np.zeros(0, np.uint8), *table.map([column], look)])
+
+
+def _texts(words: Any) -> Any:
+    """Returns words as large strings, so that the words of a whole pool fit into one array."""
+    return (words.cast(pa.string()) if pa.types.is_dictionary(words.type) else words).cast(pa.large_string())
+
+
+#: Maximum number of rows that a view lists.
+LISTED = 20_000
+
+#: Maximum length of the text that captions are searched for.
+LONGEST = 1_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """Filters and order of the rows to show: code of a reason (0: any), ranges (ends included), words, caption text.
+
+    `tags`: tags ("": any tag) that rows have (True) or lack (False).
+    The order "cut" alternates kept and dropped pairs, those nearest to the recipe's last threshold first, "extremes"
+    lowest and highest. `region` has 1 for each compared recipe that keeps a pair and 0 for each that drops it; () for
+    any.
+    """
+
+    show: Literal["all", "kept", "dropped"] = "all"
+    reason: int = 0
+    ranges: tuple[tuple[str, float | None, float | None], ...] = ()
+    words: tuple[tuple[str, str], ...] = ()
+    tags: tuple[tuple[str, bool], ...] = ()
+    caption: str = ""
+    sort: Literal["random", "row", "cut", "score", "extremes"] = "random"
+    column: str = ""
+    descending: bool = True
+    region: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_words(self)
+        for text in (self.caption, *(text for entry in self.words for text in entry), *(tag for tag, _ in self.tags)):
+            if not isinstance(text, str):
+                raise ValueError(f"caption, words and tags are texts, got {text!r}")
+        if len(self.caption) > LONGEST:
+            raise RecipeError(f"at most {LONGEST:,} characters of a caption can be searched for: leave some out")
+
+
+def rows_of(
+    view: View,
+    run: Run,
+    subset: Subset,
+    having: Callable[[str], Mask],
+    order: U64,
+    among: Mask | None = None,
+    chosen: Rows | None = None,
+    most: int | None = None,
+) -> tuple[Rows, int]:
+    """Returns the first `LISTED` rows of a view in its order, or `most` in the order "row", and the number of all.
+
+    `having` returns the rows with a tag. `order`: (rows,) numbers, the random order, which also breaks ties. The
+    view is limited to the mask `among` and to the rows `chosen`, which keep their order if the view's order is "row".
+    """
+    table = run.table()
+    mask = _shown(view, subset)
+    if among is not None:
+        mask &= among
+    for tag, there in view.tags:
+        mask &= having(tag) == bool(there)
+    for column, low, high in view.ranges:
+        _keep_range(table, mask, column, low, high)
+    for column, word in view.words:
+        _keep_word(run.shown, mask, column, word)
+    if view.caption:
+        _keep_caption(run, mask, view.caption)
+    rows = np.flatnonzero(mask) if chosen is None else chosen[mask[chosen]]
+    total = int(rows.size)
+    first = partial(smallest, rows, ties=order.__getitem__, n=LISTED)
+    if view.sort == "row":
+        return rows[: most or LISTED].copy(), total  # a copy: a view would keep all rows in memory
+    if view.sort == "random":
+        return first(order[rows]), total
+    if view.sort == "cut":
+        keys, keep = _from_cut(run, subset)[rows], subset.keep[rows]
+        sides = (smallest(rows[side], keys[side], order.__getitem__, LISTED) for side in (keep, ~keep))
+        return alternating(*sides)[:LISTED], total
+    check_kind(table, view.column, "number")
+    values = whole_column(table, view.column)[rows]
+    if view.sort == "score":
+        return first(-values if view.descending else values), total
+    both = alternating(first(values), first(-values))
+    _, unique = np.unique(both, return_index=True)
+    return both[np.sort(unique)[:LISTED]], total
+
+
+def alternating(one: Rows, other: Rows) -> Rows:
+    """Returns the rows of two lists in turn; the rest of the longer list follows."""
+    n = min(one.size, other.size)
+    return np.concatenate([np.stack([one[:n], other[:n]], axis=1).reshape(-1), one[n:], other[n:]])
+
+
+def _from_cut(run: Run, subset: Subset) -> Float64s:
+    """Returns each row's distance from the last threshold (0 without one); infinite for what another step drops."""
+    cut, codes = subset.verdict.ranking, subset.verdict.dropped_by
+    if cut is None:
+        return np.zeros(subset.keep.size)
+    distance = np.abs(cut.distance(parse(cut.score).values(run.table(subset.verdict.names))))
+    return distance if codes is None else np.where(subset.keep | (codes == cut.code), distance, np.inf)
+
+
+def check_kind(table: Table, column: str, kind: str) -> None:
+    if not table.holds(column, kind):
+        raise RecipeError(f"the column {column!r} holds {table.kind(column)}s, {kind}s are needed here")
+
+
+def _shown(view: View, subset: Subset) -> Mask:
+    if view.reason and subset.verdict.dropped_by is not None:
+        return np.asarray(subset.verdict.dropped_by == view.reason)
+    if view.show == "all":
+        return np.ones(subset.keep.size, bool)
+    return subset.keep.copy() if view.show == "kept" else ~subset.keep
+
+
+def _keep_range(table: Table, mask: Mask, column: str, low: float | None, high: float | None) -> None:
+    check_kind(table, column, "number")
+    with np.errstate(over="ignore"):  # an end beyond float32's range is infinite
+        bottom, top = np.float32(-np.inf if low is None else low), np.float32(np.inf if high is None else high)
+    values = whole_column(table, column)
+    mask &= (values >= bottom) & (values <= top)
+
+
+def _keep_word(table: Table, mask: Mask, column: str, word: str) -> None:
+    check_kind(table, column, "word")
+
+    def look(place: slice, columns: dict[str, Any]) -> None:
+        words = columns[column].cast(pa.string())
+        mask[place] &= pc.equal(words, word).fill_null(False).to_numpy(zero_copy_only=False)
+
+    list(table.map([column], look))
+
+
+def _keep_caption(run: Run, mask: Mask, text: str) -> None:
+    for shard, place in run.row_ranges.items():
+        if mask[place].any():
+            captions = run.index(shard, ["caption"]).column("caption").combine_chunks()
+            found = pc.match_substring(captions, text, ignore_case=True).fill_null(False)
+            mask[place] &= found.to_numpy(zero_copy_only=False) & ~run.hidden[place]

@@ -1,0 +1,279 @@
+"""The requests of the page by name: checks their arguments and calls the code that answers."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from threading import Thread
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tamis.core.errors import RecipeError, TamisError
+from tamis.reports.distributions import whole_column
+from tamis.reports.explore.columns import View
+from tamis.reports.explore.images import LARGE, Images, NoImage
+from tamis.reports.explore.queries import Explorer
+from tamis.reports.pairs import encoded, no_images, read_pairs
+from tamis.runs.stream import samples_of
+
+log = logging.getLogger(__name__)
+
+#: Limits of a pair's panel: characters of a text, lines of a stored text, neighbours.
+_TEXT, _LINES, _NEIGHBOURS = 20_000, 40, 8
+
+#: The recipe that finds groups of repeated images if the recipe on the page has no step for it.
+USUAL: Mapping[str, Any] = {"name": "copies", "select": [{"distinct": {"missing": "drop"}}]}
+
+#: Maximum number of pairs in one answer for the grid.
+_MOST = 240
+
+
+class Pages:
+    """`answers` has a function per request. When rows are listed, their images are prefetched."""
+
+    def __init__(self, explorer: Explorer, images: Images) -> None:
+        self.explorer, self.images = explorer, images
+        self.rows = len(explorer.run)
+        self.answers: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
+            "facts": lambda asked: explorer.facts(),
+            "choose": lambda asked: explorer.chosen(_recipe(asked["recipe"]), _names(asked.get("columns", []))),
+            "histograms": lambda asked: explorer.histograms(_names(asked["columns"])),
+            "rows": self._rows,
+            "heat": lambda asked: explorer.heat(str(asked["x"]), str(asked["y"]), _recipe(asked["recipe"])),
+            "words": lambda asked: explorer.word_counts(
+                str(asked["column"]), str(asked.get("part", "")), _recipe(asked["recipe"])
+            ),
+            "regions": lambda asked: explorer.regions(_recipes(asked["compared"])),
+            "tag": self._tag,
+            "undo_tags": lambda asked: explorer.retag(explorer.tags.undo),
+            "suggestions": lambda asked: explorer.suggestions(),
+            "pair": self._pair,
+            "map": lambda asked: framed(*explorer.map_facts(str(asked["map"]))),
+            "colours": self._colours,
+            "names": lambda asked: explorer.map_names(str(asked["map"])),
+            "card": self._card,
+            "copies": lambda asked: copies(explorer, _recipe(asked["recipe"])),
+            "warm": lambda asked: Thread(target=explorer.near.warm, daemon=True).start(),
+            "save": lambda asked: explorer.save(_recipe(asked["recipe"]), replace=asked.get("replace") is True),
+        }
+
+    def _rows(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns cards of a view, or with `numbers` only rows."""
+        view, recipe, _, searched = about = _view(asked)
+        rows, total = self.explorer.view(*about)
+        self.explorer.lasso = "" if asked.get("near") else searched
+        start, many = max(0, int(asked.get("start", 0))), max(0, int(asked.get("count", 60)))
+        if asked.get("numbers"):
+            return {"rows": rows[start : start + many].tolist()}
+        here = rows[start : start + min(_MOST, many)].tolist()
+        self.images.read_soon(here)
+        cards = self.explorer.cards(here, recipe, _names(asked.get("columns", [])))
+        sides = self.explorer.sides(rows, recipe) if view.sort == "cut" else None
+        return {"total": total, "listed": int(rows.size), "start": start, "cards": cards, "sides": sides}
+
+    def _tag(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Changes the tags of the given `rows`, or of all rows of a view."""
+        if "rows" in asked:
+            rows = np.array([self.explorer.check_row(row) for row in asked["rows"]], np.int64)
+        else:
+            unlimited = _view({**asked, "view": {**asked.get("view", {}), "sort": "row"}})
+            rows = self.explorer.view(*unlimited, most=self.rows)[0]
+        add, remove = _names(asked.get("add", [])), _names(asked.get("remove", []))
+        return self.explorer.retag(lambda: self.explorer.tags.change(rows, add=add, remove=remove))
+
+    def _pair(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        recipes = [(str(name), _recipe(recipe)) for name, recipe in asked.get("recipes", [])]
+        found = pair_facts(self.explorer, self.explorer.check_row(asked["row"]), recipes)
+        found["painted"] = self.explorer.painter.problem if found["status"] == "ok" else "the pair has no image"
+        return found
+
+    def _colours(self, asked: Mapping[str, Any]) -> bytes:
+        recipe, compared = _recipe(asked["recipe"]), _recipes(asked.get("compared", []))
+        return framed(*self.explorer.map_colours(str(asked["map"]), str(asked["by"]), recipe, compared))
+
+    def _card(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        row = self.explorer.check_row(asked["row"])
+        return self.explorer.cards([row], _recipe(asked["recipe"]), _names(asked.get("columns", [])))[0]
+
+    def add_image(self, data: bytes) -> dict[str, Any]:
+        """Adds an uploaded image to search by, and returns its key."""
+        return {"image": self.explorer.near.add_image(data)}
+
+    def image(self, kind: str, row: int) -> bytes:
+        """Returns the image of a row as a file: "small", "large", "outlined" or "painted" (text painted over)."""
+        if kind in ("outlined", "painted"):
+            both = self.explorer.painter.paint(self.images.pixels(row))
+            return encoded(both[kind == "painted"], *LARGE)[0]
+        if kind not in ("small", "large"):
+            raise NoImage(f"there is no image called {kind[:20]!r}")
+        return encoded(self.images.pixels(row), *LARGE)[0] if kind == "large" else self.images.small(row)
+
+
+def framed(facts: Mapping[str, Any], arrays: Sequence[NDArray[Any]]) -> bytes:
+    """Returns bytes: the length of the facts as JSON (uint32), the JSON with spaces up to 4 bytes, the arrays."""
+    text = json.dumps(facts).encode()
+    text += b" " * (-len(text) % 4)
+    return b"".join([np.uint32(len(text)).tobytes(), text, *(array.tobytes() for array in arrays)])
+
+
+def view_of(asked: Mapping[str, Any]) -> View:
+    """Returns the requested view; raises for an unknown key or value."""
+    settings = dict(asked)
+    for name in ("ranges", "words", "tags"):
+        settings[name] = tuple(tuple(entry) for entry in settings.get(name) or ())
+    settings["region"] = tuple(int(bit) for bit in settings.get("region") or ())
+    return View(**settings)
+
+
+def _view(asked: Mapping[str, Any]) -> tuple[View, Mapping[str, Any], Sequence[Mapping[str, Any]], str]:
+    """Returns the arguments of `Explorer.view`."""
+    search = asked.get("near") or asked.get("lasso")
+    compared = _recipes(asked.get("compared", []))
+    return view_of(asked.get("view", {})), _recipe(asked["recipe"]), compared, json.dumps(search) if search else ""
+
+
+def _recipe(value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise RecipeError(f"expected a recipe, got a {type(value).__name__}")
+    return value
+
+
+def _recipes(value: Any) -> Sequence[Mapping[str, Any]]:
+    return [_recipe(each) for each in value]
+
+
+def _names(value: Any) -> list[str]:
+    return list(dict.fromkeys(str(name) for name in value))
+
+
+def pair_facts(explorer: Explorer, row: int, named: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
+    """Returns the contents of a pair's panel, with the verdict of each named recipe."""
+    run, words = explorer.run, explorer.words
+    pair = read_pairs(run, [row], explorer.numbers, words)[row]
+    inside = row - run.row_ranges[pair.shard].start
+    nearest = pair.words.get("sieve_caption")
+    return {
+        "row": row,
+        "shard": pair.shard,
+        "key": pair.key,
+        "uid": pair.uid,
+        "url": _url(explorer, row),
+        "caption": None if pair.caption is None else pair.caption[:_TEXT],
+        "caption_length": len(pair.caption or ""),
+        "status": pair.status,
+        "why": [pair.reason, *pair.why_null] if pair.reason else list(pair.why_null),
+        "size": [pair.width, pair.height],
+        "tags": explorer.tags.of(row),
+        "scores": _percentiles(explorer, pair.numbers),
+        "words": [[name, (value or "")[:_TEXT]] for name, value in pair.words.items() if name != "sieve_caption"],
+        "texts": [
+            {
+                "name": name.rpartition("-")[0].replace("_", " "),
+                "lines": [line[:500] for line in lines[:_LINES]],
+                "nearest": lines.index(nearest) if nearest in lines else None,
+            }
+            for name, folder in (run.texts.items() if not run.hidden[row] else ())
+            if (folder / f"{pair.shard}.parquet").is_file()
+            if (lines := run.texts_of(name, pair.shard)[inside])
+        ],
+        "verdicts": [_verdict(explorer, name, recipe, row) for name, recipe in named],
+        "neighbours": _neighbours(explorer, row),
+    }
+
+
+def _percentiles(explorer: Explorer, values: Mapping[str, float]) -> list[dict[str, Any]]:
+    """Returns scores with their percentiles: the share of pairs with a lower score, plus half the share of ties."""
+    found = []
+    for name, value in values.items():
+        there, percentile = bool(np.isfinite(value)), None
+        if there:
+            column = whole_column(explorer.run.table(), name)
+            below = np.count_nonzero(column < value) + np.count_nonzero(column == value) / 2
+            percentile = float(below / np.count_nonzero(~np.isnan(column)))
+        found.append({"name": name, "value": float(value) if there else None, "percentile": percentile})
+    return found
+
+
+def _verdict(explorer: Explorer, name: str, recipe: Mapping[str, Any], row: int) -> dict[str, Any]:
+    try:
+        subset = explorer.choose(recipe)
+    except TamisError as error:
+        return {"name": name, "kept": None, "reason": str(error)}
+    kept, reason = bool(subset.keep[row]), subset.verdict.reason_of(row)
+    if reason is None:
+        reason = "" if kept else "not in the subset"
+    return {"name": name, "kept": kept, "times": subset.times_of(row), "reason": reason}
+
+
+def _neighbours(explorer: Explorer, row: int) -> list[dict[str, Any]]:
+    if explorer.near.image is None:
+        return []
+    rows, cosines = explorer.near.neighbours(row, _NEIGHBOURS + 1)
+    others = [(int(one), float(cosine)) for one, cosine in zip(rows, cosines, strict=True) if one != row]
+    pairs = read_pairs(explorer.run, [one for one, _ in others], [], [])
+    return [
+        {"row": one, "cosine": cosine, "caption": (pairs[one].caption or "")[:200], "status": pairs[one].status}
+        for one, cosine in others[:_NEIGHBOURS]
+    ]
+
+
+def _url(explorer: Explorer, row: int) -> str | None:
+    """Returns the url in the run's fields or in the pair's json, or None. The page shows it as text only."""
+    run = explorer.run
+    if "url" in run.facts["pool"]["fields"]:
+        url: Any = read_pairs(run, [row], [], ["url"])[row].words["url"]
+        return None if url is None else str(url)[:_TEXT]
+    if no_images(run):
+        return None
+    try:
+        (sample,) = samples_of(run, order=[row], fields={"files"}, errors="mark", threads=1)
+        facts = json.loads((sample.files or {}).get("json", b"{}"))
+        url = facts.get("url") if isinstance(facts, dict) else None
+        return url[:_TEXT] if isinstance(url, str) else None
+    except (TamisError, ValueError, RecursionError) as error:
+        log.info("the json of row %d cannot be read: %s", row, error)
+    return None
+
+
+def copies(explorer: Explorer, recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the largest groups of repeated images that a recipe finds, each with the kept pair first.
+
+    If the recipe has no step for it and the run has image hashes, `distinct` finds the groups.
+    """
+
+    def steps(recipe: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        return [line for line in explorer.choose(recipe).funnel if "groups" in (line.get("facts") or {})]
+
+    hashed = ["image_hash"] if "image_hash" in explorer.run.columns else []
+    lines = steps(recipe)
+    usual = not lines and bool(hashed)
+    if usual:
+        lines = steps(USUAL)
+    groups = [(line["step"], group) for line in lines for group in line["facts"]["largest_groups"]]
+    pairs = read_pairs(explorer.run, {row for _, group in groups for row in group["rows"]}, [], hashed)
+    shown = []
+    for step, group in groups:
+        members = [pairs[int(row)] for row in group["rows"]]
+        hashes = [pair.words.get("image_hash") for pair in members]
+        entries = [
+            {"row": pair.row, "caption": (pair.caption or "")[:300], "status": pair.status, "key": pair.key,
+             "bits": differing_bits(hashes[0], own)}
+            for pair, own in zip(members, hashes, strict=True)
+        ]  # fmt: skip
+        shown.append({"step": step, "size": group["size"], "members": entries})
+    total = sum(int(line["facts"]["groups"]) for line in lines)
+    return {"usual": usual, "groups": total, "shown": shown, "step": lines[0]["step"] if lines else ""}
+
+
+def differing_bits(keeper: str | None, other: str | None) -> int | None:
+    """Returns the smallest distance in bits between one image's first hash and a hash of the other; None without."""
+    if keeper is None or other is None:
+        return None
+    return min(
+        (int(one.split()[0], 16) ^ int(word, 16)).bit_count()
+        for one, two in ((keeper, other), (other, keeper))
+        for word in two.split()
+    )

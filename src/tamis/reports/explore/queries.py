@@ -1,0 +1,473 @@
+"""Answers about a run: facts, what a recipe keeps, rows, charts, words, regions of several recipes.
+
+`choose` is the function behind `tamis select`, so page and command keep the same pairs.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import yaml
+from numpy.typing import NDArray
+
+from tamis.core.arrays import Mask, Rows
+from tamis.core.errors import RecipeError, needs_extra
+from tamis.core.files.checked import LABEL
+from tamis.core.files.storage import explained_errors
+from tamis.core.ids import format_uid
+from tamis.core.math.statistics import LEAST_LABELLED, labelled_cut
+from tamis.recipes.names import shipped
+from tamis.recipes.recipe import load
+from tamis.reports.context import drop_counts, number_columns, word_columns
+from tamis.reports.distributions import whole_column
+from tamis.reports.explore.columns import (
+    NONE,
+    Binned,
+    CachedRun,
+    View,
+    binned,
+    check_kind,
+    containing,
+    counted,
+    counted_among,
+    heat,
+    places_of,
+    rows_of,
+)
+from tamis.reports.explore.images import TextPainter
+from tamis.reports.explore.layout import top_words
+from tamis.reports.explore.near import LARGEST, Near
+from tamis.reports.explore.tags import Tags, kept_shares
+from tamis.reports.pairs import read_pairs, smallest
+from tamis.runs.makers import drawn_world, models_in_words
+from tamis.runs.run import INDEX_NUMBERS
+from tamis.runs.subset import OtherCaptions, Subset, captions_of
+from tamis.runs.tags import BAD, GOOD, TAGS
+
+#: Chooses rows of a run by a recipe: `tamis.commands.select.select`.
+Choose = Callable[[CachedRun, Mapping[str, Any]], Subset]
+Recipe = Mapping[str, Any]
+
+#: Facts, and arrays that are sent after them.
+Framed = tuple[dict[str, Any], list[NDArray[Any]]]
+
+#: Sizes of the caches: subsets, orders of rows, searches, columns of counted words.
+_CHOICES, _ORDERS, _SEARCHES, _COUNTED = 12, 24, 8, 2
+
+#: Maximum bytes of a subset's file name. File systems allow 255; the temporary name is longer.
+_LONGEST_NAME = 230
+
+#: Maximum number of words listed, and of characters of such a word and of a caption in the grid.
+WORDS, _WORD, CAPTION = 200, 120, 400
+
+#: Maximum number of recipes compared at a time.
+COMPARED = 5
+
+#: Maximum number of changed pairs whose tags an answer lists, and of tagged pairs that decide about cuts.
+FEW, JUDGED = 500, 2_000
+
+#: Colours of a map: of words or combinations (one more is for all others), and of numbers; points that are ranked.
+SHADES, LEVELS, _RANKED = 9, 16, 100_000
+
+#: Points of a map whose captions name its regions, and regions, coarse and fine.
+_NAMED, _REGIONS = 20_000, (10, 50)
+
+
+class Explorer:
+    """A run, the subsets it was opened with, and answers about them. `choose` applies a recipe."""
+
+    def __init__(self, run: CachedRun, subsets: Sequence[Subset], choose: Choose) -> None:
+        self.run = run
+        self.tags, self.near, self.painter = Tags(run), Near(run), TextPainter(run)
+        self.lasso = ""  # the page's last one, as JSON
+        self._opened_with = tuple(subsets)
+        self._bins: dict[str, Binned] = {}
+        self._guard, self._counting = threading.RLock(), threading.Lock()
+        self._choice = lru_cache(_CHOICES)(lambda key: choose(run, _with_steps(json.loads(key))))
+        self._ordered = lru_cache(_ORDERS)(self._order_rows)
+        self._found = lru_cache(_SEARCHES)(self._search)
+        self.map_names = lru_cache(_ORDERS)(self._name_regions)
+        self._words = lru_cache(_COUNTED)(lambda column: counted(run.shown, column))
+
+    @property
+    def numbers(self) -> list[str]:
+        """The number columns that every shard has, scores first."""
+        return [*(name for name in number_columns(self.run) if name != LABEL), *INDEX_NUMBERS]
+
+    @property
+    def words(self) -> list[str]:
+        """The word columns that every shard has: status, fields of the pool, and scores without hashes."""
+        return ["status", *(name for name in word_columns(self.run) if name != TAGS)]
+
+    def facts(self) -> dict[str, Any]:
+        """Returns the facts that the page loads at its start."""
+        columns = []
+        for name in self.numbers:
+            _, group, column = self.run.columns[name]
+            facts = {field: getattr(column, field) for field in ("unit", "better", "about")}
+            columns.append({"name": name, **facts, "signal": group and group.label})
+        opened = [
+            {
+                "name": subset.name,
+                "recipe": {"name": subset.name, "saved": number},
+                "start": dict(subset.recipe) if "select" in subset.recipe else {"saved": number},
+                "from": "subset",
+                "kept": subset.kept,
+            }
+            for number, subset in enumerate(self._opened_with)
+        ]
+        return {
+            "run": str(self.run.path),
+            "rows": len(self.run),
+            "columns": columns,
+            "words": self.words,
+            "maps": [{"name": name, "method": method} for name, (method, _) in self.near.maps().items()],
+            "texts": sorted(self.run.texts),
+            "statuses": dict(self.run.statuses),
+            "recipes": opened + self._shipped(),
+            "tags": self.tag_facts(),
+            "missing": len(self.run.missing_shards),
+            "drawn": drawn_world(self.run.models),
+            "hashes": "image_hash" in self.run.columns,
+            "searchable": self.near.image is not None,
+            "largest_image": LARGEST,
+            "compared": COMPARED,
+        }
+
+    def _shipped(self) -> list[dict[str, Any]]:
+        """Returns the shipped recipes whose columns the run has."""
+        readable = {name for name in self.run.columns if self.run.is_complete(self.run.columns[name][1])} | set(
+            self.run.vectors
+        )
+        found = []
+        for name in shipped():
+            recipe = load(name)
+            if all(recipe.columns.get(column, column) in readable for column in recipe.reads):
+                text = dict(recipe.text)
+                found.append({"name": name, "recipe": text, "start": text, "from": "shipped", "about": recipe.about})
+        return found
+
+    def choose(self, recipe: Recipe) -> Subset:
+        """Returns the subset that `tamis select` would write for a recipe.
+
+        {"saved": N} is the N-th subset that the page was opened with; no recipe reproduces a set operation over
+        repeated rows.
+        """
+        if "saved" not in recipe:
+            with self._guard:  # concurrent requests about one recipe apply it once
+                return self._choice(json.dumps(recipe))
+        number = recipe["saved"]
+        if not isinstance(number, int) or not 0 <= number < len(self._opened_with):
+            raise RecipeError(f"the page has {len(self._opened_with)} subsets, there is no number {number!r}")
+        return self._opened_with[number]
+
+    def bins(self, column: str) -> Binned:
+        """Returns a binned column."""
+        with self._guard:
+            if column not in self._bins:
+                check_kind(self.run.table(), column, "number")
+                self._bins[column] = binned(self.run.table(), column)
+            return self._bins[column]
+
+    def chosen(self, recipe: Recipe, columns: Sequence[str]) -> dict[str, Any]:
+        """Returns a recipe's funnel, reasons and YAML, and the kept rows in each bar of some columns."""
+        subset = self.choose(recipe)
+        why = subset.verdict.why
+        # What the recipe named before the models of the run took their place.
+        saved = {one["fingerprint"]: one for each in self._opened_with if each.name == subset.name for one in each.used}
+        return {
+            "rows": int(subset.keep.size),
+            "kept": subset.kept,
+            "times": len(subset),
+            "funnel": [dict(line, facts=None) for line in subset.funnel],
+            "reasons": [
+                {"code": code, "text": reason.sentence, "step": reason.step, "rows": rows}
+                for code, (reason, rows) in enumerate(zip(why, drop_counts(subset.verdict), strict=False), start=1)
+            ],
+            "cuts": [{"score": cut.score, "low": cut.low, "high": cut.high} for cut in subset.verdict.cuts],
+            "models": models_in_words([saved.get(one["fingerprint"], one) for one in subset.used]),
+            "yaml": "" if "saved" in recipe else as_yaml(recipe),
+            "labels": kept_shares(self.tags, subset.keep),
+            "bars": {column: self.bins(column).count(subset.keep).tolist() for column in columns},
+        }
+
+    def histograms(self, columns: Sequence[str]) -> dict[str, Any]:
+        """Returns the bars of columns for the whole pool."""
+        found = {}
+        for column in columns:
+            bins = self.bins(column)
+            counts = {"pool": bins.facts.pool.tolist(), "null": bins.facts.null, "whole": bins.whole}
+            found[column] = {"edges": _reach(bins), "ends": _ends(bins), **counts}
+        return found
+
+    def heat(self, x: str, y: str, recipe: Recipe) -> dict[str, Any]:
+        """Returns the number of pairs, and of kept pairs, in each cell of two columns."""
+        across, down = self.bins(x), self.bins(y)
+        return {
+            "x": _reach(across),
+            "y": _reach(down),
+            "ends": [_ends(across), _ends(down)],
+            "pool": heat(across, down, np.ones(len(self.run), bool)).tolist(),
+            "kept": heat(across, down, self.choose(recipe).keep).tolist(),
+        }
+
+    def view(
+        self, asked: View, recipe: Recipe, compared: Sequence[Recipe] = (), search: str = "", most: int | None = None
+    ) -> tuple[Rows, int]:
+        """Returns the first rows of a view, and the number of all: see `rows_of`.
+
+        `compared`: the recipes of its region; `search`: a search or lasso as JSON, see `_search`.
+        """
+        order = self._ordered if most is None else self._order_rows  # the cache has no room for all rows of large runs
+        return order(asked, json.dumps(recipe), json.dumps(list(compared)), search, most, self.tags.version)
+
+    def sides(self, rows: Rows, recipe: Recipe) -> dict[str, Any]:
+        """Returns how many of some rows a recipe keeps and drops, and its last threshold."""
+        subset = self.choose(recipe)
+        kept, cut = int(np.count_nonzero(subset.keep[rows])), subset.verdict.ranking
+        return {"counts": [kept, int(rows.size) - kept], "cut": cut and [cut.score, cut.low, cut.high]}
+
+    def _order_rows(
+        self, asked: View, recipe: str, compared: str, search: str, most: int | None, version: int
+    ) -> tuple[Rows, int]:
+        among: Mask | None = None
+        if asked.region:
+            among = np.ones(len(self.run), bool)
+            for wanted, other in zip(asked.region, json.loads(compared), strict=True):
+                among &= self.choose(other).keep == bool(wanted)
+        subset, rows = self.choose(json.loads(recipe)), self._found(search) if search else None
+        return rows_of(asked, self.run, subset, self.tags.having, self.run.order, among, rows, most)
+
+    def _search(self, search: str) -> Rows:
+        """Returns the rows near a text, an image or a row, or inside a lasso on the map."""
+        asked = json.loads(search)
+        if "points" in asked:
+            return self.near.inside(str(asked["map"]), [(float(x), float(y)) for x, y in asked["points"]])
+        if "text" in asked:
+            return self.near.to_text(str(asked["text"]))
+        if "image" in asked:
+            return self.near.to_image(str(asked["image"]))
+        return self.near.neighbours(self.check_row(asked["row"]))[0]
+
+    def selected(self) -> list[str]:
+        """Returns the uids of the pairs that are tagged, or inside the page's lasso, in the order of the run."""
+        rows = np.flatnonzero(self.tags.having())
+        if self.lasso:
+            rows = np.union1d(rows, self._found(self.lasso))
+        return [format_uid(*halves) for halves in zip(*self.run.table().uids(rows), strict=True)]
+
+    def check_row(self, number: Any) -> int:
+        """Returns a row number, or raises ValueError."""
+        row = int(number)
+        if not 0 <= row < len(self.run):
+            raise ValueError(f"the run has the rows 0 to {len(self.run) - 1:,}, got {row}")
+        return row
+
+    def cards(self, rows: Sequence[int], recipe: Recipe, columns: Sequence[str]) -> list[dict[str, Any]]:
+        """Returns the contents of the grid's cards, except their images, in the given order."""
+        subset = self.choose(recipe)
+        pairs = read_pairs(self.run, rows, list(columns), [])
+        return [
+            {
+                "row": row,
+                "caption": (pair.caption or "")[:CAPTION],
+                "cut_off": len(pair.caption or "") > CAPTION,
+                "no_caption": pair.caption is None,
+                "status": pair.status,
+                "kept": bool(subset.keep[row]),
+                "reason": subset.verdict.reason_of(row) or "",
+                "tags": self.tags.of(row),
+                "scores": {name: _number(pair.numbers[name]) for name in columns},
+            }
+            for row, pair in ((row, pairs[row]) for row in rows)
+        ]
+
+    def retag(self, change: Callable[[], Rows]) -> dict[str, Any]:
+        """Calls `change`, which changes tags; returns the number of its rows, and their tags unless they are many."""
+        try:
+            rows = change()
+        finally:
+            with self._guard:
+                self._choice.cache_clear()  # recipes may read tags
+                self._bins.pop(LABEL, None)
+        few = {str(row): self.tags.of(row) for row in rows.tolist()} if rows.size <= FEW else None
+        return {"changed": int(rows.size), "rows": few, "tags": self.tag_facts()}
+
+    def tag_facts(self) -> dict[str, Any]:
+        """Returns each tag with its number of pairs, and the rows that undo changes next: how many, and the first."""
+        last = self.tags.changes[-1][0] if self.tags.changes else None
+        undo = None if last is None else {"rows": int(last.size), "row": int(last[0])}
+        return {"counts": list(self.tags.counts().items()), "undo": undo}
+
+    def suggestions(self) -> dict[str, Any]:
+        """Returns for each score the cut that best separates good from bad, the best score first.
+
+        Of more than `JUDGED` good and bad pairs, as many at random decide.
+        """
+        good, cuts = self.tags.having(GOOD), []
+        rows = np.flatnonzero(good | self.tags.having(BAD))
+        rows = smallest(rows, self.run.order[rows], self.run.order.__getitem__, JUDGED)
+        for name in self.numbers:
+            values = whole_column(self.run.table(), name)[rows].astype(np.float64)
+            values[~np.isfinite(values)] = np.nan
+            if (cut := labelled_cut(values[good[rows]], values[~good[rows]])) is not None and cut["gain"] > 0:
+                shares = {key: cut[key] and asdict(cut[key]) for key in ("precision", "recall", "fallout")}
+                cuts.append({**cut, **shares, "column": name})
+        return {"needed": LEAST_LABELLED, "cuts": sorted(cuts, key=lambda cut: -cut["gain"])}
+
+    def map_facts(self, name: str) -> Framed:
+        """Returns facts of a map, and x, y and row of its points."""
+        layout, (method, columns) = self.near.layout(name), self.near.maps()[name]
+        facts = {"name": name, "method": method, "points": int(layout.rows.size), "of": len(self.run)}
+        facts["ends"] = [float(end) for axis in layout.points.T for end in (axis.min(), axis.max())]
+        if method == "PCA":
+            command = shlex.join(["tamis", "map", str(self.run.path), "--of", name.removesuffix("_embedding")])
+            facts |= {"explained": layout.explained, "columns": columns, "command": command}
+        x, y = np.ascontiguousarray(layout.points.T)
+        return facts, [x, y, layout.rows.astype(np.uint32)]
+
+    def map_colours(self, name: str, by: str, recipe: Recipe, compared: Sequence[Recipe]) -> Framed:
+        """Returns a legend, and the number of its entry for each point of a map: (n,) uint8, `NONE` without a value.
+
+        `by`: a column, "kept", or "disagreement": the combination of verdicts of the compared recipes. The values of a
+        number column are coloured by rank.
+        """
+        rows = self.near.layout(name).rows
+        facts: dict[str, Any] = {"by": by}
+        entries: list[dict[str, Any]] = [{"text": "dropped"}, {"text": "kept"}]
+        if by == "kept":
+            codes = self.choose(recipe).keep[rows].astype(np.uint8)
+        elif by == "disagreement":
+            pattern = self._patterns(compared)
+            order = np.argsort(-np.bincount(pattern, minlength=1 << len(compared)), kind="stable")
+            codes = np.minimum(np.argsort(order), SHADES).astype(np.uint8)[pattern[rows]]
+            bits = range(len(compared))
+            entries = [{"pattern": [code >> number & 1 for number in bits]} for code in order[:SHADES].tolist()]
+        elif self.run.holds_numbers(by):
+            values = whole_column(self.run.table(), by)[rows]
+            some = values[:_RANKED][np.isfinite(values[:_RANKED])]  # points are in random order
+            edges = np.quantile(some, np.linspace(0, 1, LEVELS + 1)) if some.size else np.zeros(LEVELS + 1)
+            codes = np.searchsorted(edges[1:-1], values, side="right").astype(np.uint8)
+            codes[~np.isfinite(values)] = NONE
+            facts["ends"] = edges[[0, LEVELS // 2, LEVELS]].tolist()
+            entries = [{}] * LEVELS
+        else:
+            check_kind(self.run.table(), by, "word")
+            counts = self._words(by)
+            top = counts.take(pc.select_k_unstable(counts, SHADES, [("n", "descending"), ("word", "ascending")]))
+            codes = places_of(self.run.shown, by, top.column("word"), other=SHADES)[rows]
+            entries = [{"text": word[:_WORD]} for word in top.column("word").to_pylist()]
+        shown = np.bincount(codes, minlength=256)
+        facts["legend"] = [{**entry, "rows": int(n)} for entry, n in zip(entries, shown, strict=False)]
+        facts["others"], facts["none"] = int(shown[len(entries) : NONE].sum()), int(shown[NONE])
+        return facts, [codes]
+
+    def _name_regions(self, name: str) -> list[dict[str, Any]]:
+        """Returns the best words of a map's regions, coarse ones (level 0) before fine ones, the largest first."""
+        try:
+            from sklearn.cluster import KMeans
+            from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+        except ImportError as error:
+            raise needs_extra("scikit-learn", "map") from error
+        layout = self.near.layout(name)
+        order = np.argsort(layout.rows[:_NAMED])  # points are in random order
+        order = order[~self.run.hidden[layout.rows[order]]]
+        rows, points = layout.rows[order], layout.points[order]
+        texts = list(captions_of(self.run, rows, OtherCaptions()))
+        found = []
+        for level, most in enumerate(_REGIONS):
+            count = min(most, len(np.unique(points, axis=0)), -(-rows.size // 10))
+            classes = KMeans(count, n_init=1, max_iter=50, random_state=0).fit_predict(points)
+            for number, words in enumerate(top_words(texts, classes.tolist(), count, stop=ENGLISH_STOP_WORDS)):
+                if words:
+                    inside = points[classes == number]
+                    x, y = np.median(inside, axis=0).tolist()
+                    found.append({"level": level, "x": x, "y": y, "words": words, "points": len(inside)})
+        return sorted(found, key=lambda region: (region["level"], -region["points"]))
+
+    def _patterns(self, compared: Sequence[Recipe]) -> NDArray[np.uint8]:
+        """Returns for each row the recipes that keep it: bit k is the k-th recipe's."""
+        if not 2 <= len(compared) <= COMPARED:
+            raise RecipeError(f"between 2 and {COMPARED} recipes can be compared, got {len(compared)}")
+        pattern = np.zeros(len(self.run), np.uint8)
+        for number, recipe in enumerate(compared):
+            pattern |= self.choose(recipe).keep.astype(np.uint8) << number
+        return pattern
+
+    def regions(self, compared: Sequence[Recipe]) -> dict[str, Any]:
+        """Returns the number of pairs kept by each combination of 2 to 5 recipes: the data of an UpSet plot."""
+        counts = np.bincount(self._patterns(compared), minlength=1 << len(compared))
+        return {
+            "sets": [int(np.count_nonzero(self.choose(recipe).keep)) for recipe in compared],
+            "regions": [
+                {"pattern": [code >> number & 1 for number in range(len(compared))], "rows": int(counts[code])}
+                for code in np.argsort(-counts, kind="stable").tolist()
+                if counts[code]
+            ],
+        }
+
+    def word_counts(self, column: str, part: str, recipe: Recipe) -> dict[str, Any]:
+        """Returns the most frequent words that contain a text, with the number of kept pairs of each."""
+        check_kind(self.run.table(), column, "word")
+        keep = self.choose(recipe).keep
+        with self._counting:  # one at a time: counting may take seconds and memory
+            pool: pa.Table = self._words(column)
+            matches = containing(pool, part)
+            top = matches.take(pc.select_k_unstable(matches, WORDS, [("n", "descending"), ("word", "ascending")]))
+        kept = counted_among(self.run.shown, column, top.column("word"), keep)
+        return {
+            "different": pool.num_rows,
+            "found": matches.num_rows,
+            "words": [
+                {"word": word[:_WORD], "whole": len(word) <= _WORD, "pool": rows, "kept": int(those)}
+                for word, rows, those in zip(*top.to_pydict().values(), kept, strict=True)
+            ],
+        }
+
+    def save(self, recipe: Recipe, *, replace: bool = False) -> dict[str, Any]:
+        """Writes a subset file (it contains the recipe) to the folder `subsets` of the run."""
+        checked = load(_with_steps(recipe))
+        subset = self.choose(recipe)
+        path = self.run.path / "subsets" / f"{checked.name}.parquet"
+        if len(path.name.encode()) > _LONGEST_NAME:
+            raise RecipeError(f"the name has {len(checked.name):,} characters, too many for a file")
+        with explained_errors(path):
+            path.parent.mkdir(exist_ok=True)
+            if not replace and path.exists():
+                raise RecipeError(f"{path} exists already: choose another name, or replace it")
+            subset.save(path)
+        with self._guard:  # from now on the page compares with the new file
+            self._opened_with = tuple(subset if one.name == checked.name else one for one in self._opened_with)
+            self._ordered.cache_clear()
+        return {"subset": str(path), "kept": subset.kept}
+
+
+def as_yaml(recipe: Recipe) -> str:
+    """Returns a recipe file with which `tamis select --recipe` keeps what the page keeps."""
+    return yaml.safe_dump(_with_steps(recipe), sort_keys=False, allow_unicode=True, width=100)
+
+
+def _with_steps(recipe: Recipe) -> dict[str, Any]:
+    return {**recipe, "select": recipe.get("select", [])}
+
+
+def _reach(bins: Binned) -> list[float]:
+    return [float(bins.facts.edges[0]), float(bins.facts.edges[-1])]
+
+
+def _ends(bins: Binned) -> list[float | None]:
+    return [_number(bins.facts.low), _number(bins.facts.high)]
+
+
+def _number(value: float) -> float | None:
+    """Returns a number for JSON: None if it is NaN or infinite."""
+    return float(value) if np.isfinite(value) else None

@@ -1,0 +1,205 @@
+"""Formats numbers, shares, times, reasons, statuses and the names of subsets for the page."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tamis.core.types import EXIF_WORDS
+from tamis.recipes.names import shipped
+from tamis.recipes.recipe import load
+from tamis.runs.subset import Subset
+
+NONE = "–"
+
+
+def count(value: int) -> str:
+    """Returns 1234567 as 1,234,567."""
+    return f"{value:,}"
+
+
+def share(part: float, whole: float) -> str:
+    """Returns a percentage: never rounds a nonzero share to 0 % or a partial one to 100 %; a dash if `whole` is 0."""
+    if not whole:
+        return NONE
+    percent = 100 * part / whole
+    if part and percent < 0.05:
+        return "<0.1 %"
+    if part < whole and percent >= 99.95:
+        return ">99.9 %"
+    return f"{percent:.0f} %" if part in (0, whole) else f"{percent:.1f} %"
+
+
+def width(part: float, whole: float) -> str:
+    """Returns the CSS length of a bar: the percentage that `part` is of `whole`."""
+    return f"{100 * part / whole if whole else 0:.2f}%"
+
+
+def number(value: float, digits: int = 4) -> str:
+    """Returns a score with `digits` digits, integers and thousands without decimals; a dash for NaN."""
+    if value != value:
+        return NONE
+    if abs(value) == float("inf"):
+        return "∞" if value > 0 else "−∞"
+    if value == round(value) and abs(value) < 1e15:
+        text = f"{value + 0.0:,.0f}"
+    elif abs(value) >= 1000:
+        text = f"{value:,.0f}" if abs(value) < 1e15 else f"{value:.{digits}g}"
+    else:
+        text = f"{value:.{digits}g}"
+    return text.replace("-", "−")
+
+
+def fixed(value: float, form: str = ".2f") -> str:
+    """Returns a number in a format such as "+.3f", with a minus sign; a dash for NaN."""
+    return NONE if value != value else f"{value:{form}}".replace("-", "−")
+
+
+def size(value: float) -> str:
+    """Returns bytes as B, kB, MB or GB."""
+    if value != value:
+        return NONE
+    for unit in ("B", "kB", "MB"):
+        if abs(value) < 1000:
+            return f"{value:.0f} B" if unit == "B" else f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.3g} GB"
+
+
+def when(seconds: float) -> str:
+    """Returns a time in UTC to the minute."""
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
+
+
+def clip(text: str, length: int) -> str:
+    """Returns a text of at most `length` characters; a longer one ends with an ellipsis."""
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+_NAME = r"(?:[\w-]+\.)?"
+
+#: Pattern of a reason -> words to follow a number: "6 with a tiny image", not "6 shorter_side below 200".
+_RULES = (
+    # The most probable language is often wrong, so this does not claim what the caption is written in.
+    (rf"{_NAME}top_language is not en", "not English by DataComp's rule"),
+    (rf"{_NAME}top_language is not (.+)", r"with a top language other than \1"),
+    (rf"in none of {_NAME}english >= .+, {_NAME}words <= .+", "probably not in English"),
+    (rf"{_NAME}status is not .+", "with a missing, empty or broken image or caption"),
+    (rf"{_NAME}shorter_side below (?!the cut).+", "with a tiny image"),
+    (rf"{_NAME}aspect_ratio above (?!the cut).+", "with a long and thin image"),
+    (rf"{_NAME}(?:words|characters) below (?!the cut).+", "with a short caption"),
+    (rf"{_NAME}text_match above (?!the cut).+", "with the caption written in the image"),
+    (r"repeats another", "repeated"),
+    (r"no value for (\S+)", r"without a value of \1"),
+    (r"no value for .+", "without a value"),
+    (r"(.+) (below|above) the cut", r"\2 the cut of \1"),
+    (r"(.+) (below|above) (\S+)", r"with \1 \2 \3"),
+)
+
+#: Status -> words to follow a number, for one pair and for several.
+_STATUS_WORDS = {
+    "image_missing": ("missing image", "missing images"),
+    "image_broken": ("broken image", "broken images"),
+    "image_too_large": ("image that is too large", "images that are too large"),
+    "image_refused": ("image that is not decoded", "images that are not decoded"),
+    "caption_missing": ("missing caption", "missing captions"),
+    "caption_empty": ("empty caption", "empty captions"),
+    "caption_not_utf8": ("caption that is not UTF-8", "captions that are not UTF-8"),
+    "json_broken": ("broken json", "broken jsons"),
+    "duplicate_key": ("repeated key", "repeated keys"),
+    "shard_cut": ("pair cut short", "pairs cut short"),
+}
+
+
+def in_words(reason: str) -> str:
+    """Returns a reason in words that follow a number: "with a tiny image"; an unknown reason is unchanged."""
+    for pattern, words in _RULES:
+        match = re.fullmatch(pattern, reason)
+        if match is not None:
+            return match.expand(words)
+    return reason
+
+
+def status_words(status: str, rows: int) -> str:
+    """Returns a status in words that follow the number `rows`: "empty captions"."""
+    return _STATUS_WORDS.get(status, (status, status))[rows != 1]
+
+
+#: Number of colours for subsets in style.css; colour-blind readers can tell them apart.
+_COLOURS = 8
+
+#: Maximum number of changed settings in a label, and of characters of each value.
+_NAMED, _VALUE = 2, 24
+
+
+def names_of(subsets: Sequence[Subset]) -> list[dict[str, Any]]:
+    """Returns `place`, `label`, `kept` rows and `times` with repeats of each subset; a repeated label gets a number."""
+    seen: Counter[str] = Counter()
+    names = []
+    for place, subset in enumerate(subsets):
+        label = f"{subset.name}{_changed(subset, subsets)}"
+        seen[label] += 1
+        label = label if seen[label] == 1 else f"{label} ({seen[label]})"
+        names.append({"place": place, "label": label, "kept": subset.kept, "times": len(subset)})
+    return names
+
+
+def colour(subset: Mapping[str, Any]) -> str:
+    """Returns the CSS class with a subset's colour."""
+    return f"c{subset['place'] % _COLOURS + 1}"
+
+
+def _changed(subset: Subset, others: Sequence[Subset]) -> str:
+    """Returns ", fraction 0.2" if a recipe differs from the shipped one, or from others of its name; else ""."""
+    is_shipped = subset.name in shipped()
+    same = [other.recipe for other in others if other.name == subset.name]
+    known = [load(subset.name).text] if is_shipped else same
+    if any(_steps(each) != _steps(subset.recipe) for each in known):
+        return ", other steps" if is_shipped else ""
+    settings, usual = _settings(subset.recipe), [_settings(each) for each in known]
+    changed = [path for path in settings if any(path not in each or each[path] != settings[path] for each in usual)]
+    named = [f", {path[-1].replace('_', ' ')} {clip(_written(settings[path]), _VALUE)}" for path in changed[:_NAMED]]
+    return "".join(named) + (f", {len(changed) - _NAMED} more" if len(changed) > _NAMED else "")
+
+
+def _steps(recipe: Mapping[str, Any]) -> list[str]:
+    return [next(iter(step), "") if isinstance(step, Mapping) else str(step) for step in recipe.get("select") or []]
+
+
+def _settings(recipe: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
+    """Returns the values in a recipe's steps by their paths."""
+
+    def walk(value: Any, path: tuple[str, ...]) -> dict[tuple[str, ...], Any]:
+        if isinstance(value, Mapping):
+            inner = value.items()
+        elif isinstance(value, list | tuple) and any(isinstance(each, Mapping) for each in value):
+            inner = dict(enumerate(value)).items()
+        else:
+            return {path: value}
+        return {place: leaf for key, each in inner for place, leaf in walk(each, (*path, str(key))).items()}
+
+    return walk(recipe.get("select") or {}, ())
+
+
+def _written(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+# How to draw an upright image as it is stored, by its orientation in EXIF.
+_AS_STORED = {
+    2: "scaleX(-1)",
+    3: "rotate(180deg)",
+    4: "scaleY(-1)",
+    5: "matrix(0, 1, 1, 0, 0, 0)",
+    6: "rotate(-90deg)",
+    7: "matrix(0, -1, -1, 0, 0, 0)",
+    8: "rotate(90deg)",
+}
+
+
+def as_stored(orientation: str | None) -> str:
+    """Returns the CSS transformation that undoes the turning of an image by its orientation, in `EXIF_WORDS`."""
+    return _AS_STORED.get(EXIF_WORDS.get(orientation or "", 1), "none")

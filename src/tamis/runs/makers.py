@@ -1,0 +1,39 @@
+"""Which signal, settings and models made the columns that a choice reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tamis.runs.run import Run
+
+
+def maker_of(run: Run, column: str) -> dict[str, Any]:
+    """Returns what made a column or stored embeddings; {} if the pool brings them."""
+    inner, group, _ = run.locate(column)
+    facts = run.table().about(column)
+    if "name" not in facts:
+        return {}
+    label, stem = (facts["name"], inner) if group is None else (group.label, group.folder.name)
+    maker = {"label": label, "column": inner, "signal": facts["name"], "fingerprint": stem.rpartition("-")[2]}
+    return maker | {name: dict(facts.get(name) or {}) for name in ("settings", "models")}
+
+
+def models_in_words(makers: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns sentences: which models made columns, and which of them know only the lab's drawings."""
+    made = []
+    for one in makers:
+        named = f" (the recipe names {' and '.join(one['named'])})" if one.get("named") else ""
+        made += [f"{one['label']} of {' and '.join(one['models'])}{named}"] if one["models"] else []
+    by = [f"Chosen by {', '.join(dict.fromkeys(made))}"] if made else []
+    return by + drawn_world({one["label"]: one["models"] for one in makers})
+
+
+def drawn_world(models: Mapping[str, Iterable[str]]) -> list[str]:
+    """Returns a sentence about scores by models of the lab; [] for none. `models` has those of each label."""
+    labels: dict[str, list[str]] = {}
+    for label, name in ((label, name) for label, names in models.items() for name in names if name.startswith("lab/")):
+        labels.setdefault(name, []).append(label)
+    who = [f"{' and '.join(some)} {'is' if len(some) == 1 else 'are'} {name}" for name, some in labels.items()]
+    knows = "it knows" if len(who) == 1 else "they know"
+    return [f"{', '.join(who)}: {knows} only the drawn world, so scores of photographs mean nothing"] if who else []

@@ -1,0 +1,154 @@
+"""Why a subset drops rows: a code per row, a sentence per code, and the thresholds on scores."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import weakref
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tamis.core.errors import RecipeError
+
+Codes = NDArray[np.unsignedinteger[Any]]
+
+#: Message for a subset without reasons.
+NO_REASONS = "The subset holds no reasons: choose it again with `tamis select`"
+
+_BLOCK = 1 << 20  # rows per block: a block and its temporaries stay in the cache
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reason:
+    """Why rows were dropped.
+
+    Attributes:
+        text: for example "clip below 0.28".
+        step: number of the step that dropped them, from 1; None inside another step, or if scored after the choice.
+        score: the expression that the step compared, in the recipe's own names; None if it compared none or several.
+    """
+
+    text: str
+    step: int | None = None
+    score: str | None = None
+
+    @property
+    def sentence(self) -> str:
+        return self.text if self.step is None else f"Step {self.step}: {self.text}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """A threshold of a step on a score.
+
+    Attributes:
+        step: its description.
+        score: the expression, in the recipe's own names.
+        low, high: lowest and highest value that it keeps; None for no limit.
+        code: the code of the rows that it drops.
+        dropped: how many rows it drops; inside another step, how many of the whole pool.
+    """
+
+    step: str
+    score: str
+    low: float | None
+    high: float | None
+    code: int
+    dropped: int
+
+    @property
+    def marks(self) -> tuple[float, ...]:
+        return tuple(end for end in (self.low, self.high) if end is not None)
+
+    def distance(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Returns the distance of values from the nearest limit: positive inside, negative outside."""
+        low = np.inf if self.low is None else values - self.low
+        high = np.inf if self.high is None else self.high - values
+        return np.minimum(low, high)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What a recipe decided about every row of a run.
+
+    Attributes:
+        names: {a recipe's own name: column of the run}.
+        why: the reasons; the first has code 1.
+        dropped_by: (rows,) uint8, or uint16 for more than 255 reasons: the code of each row's reason, 0 for kept rows;
+            None if unknown.
+        cuts: the thresholds on scores in the order of the steps, including the steps inside all_of and any_of.
+        problem: why `dropped_by` is unknown; "" if it is known.
+    """
+
+    names: Mapping[str, str] = field(default_factory=dict)
+    why: tuple[Reason, ...] = ()
+    dropped_by: Codes | None = None
+    cuts: tuple[Cut, ...] = ()
+    problem: str = ""
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """A sentence per code; "" for code 0, the kept rows."""
+        return ("", *(reason.sentence for reason in self.why))
+
+    def reason_of(self, row: int) -> str | None:
+        """Returns why a row is dropped; "" if it is kept, None if unknown."""
+        return None if self.dropped_by is None else self.reasons[self.dropped_by[row]]
+
+    @property
+    def ranking(self) -> Cut | None:
+        """The last threshold that dropped a row; else the last one, or None."""
+        return next((cut for cut in reversed(self.cuts) if cut.dropped), self.cuts[-1] if self.cuts else None)
+
+    def agrees(self, keep: NDArray[np.bool_]) -> bool:
+        """Whether a row has a reason if and only if it is dropped."""
+        if self.dropped_by is None:
+            return True
+        return self.dropped_by.size == keep.size and all(
+            np.array_equal(self.dropped_by[rows] == 0, keep[rows]) for rows in blocks(keep.size)
+        )
+
+
+def blocks(rows: int) -> Iterator[slice]:
+    """Yields slices of rows that fit into the processor's cache."""
+    for start in range(0, rows, _BLOCK):
+        yield slice(start, min(start + _BLOCK, rows))
+
+
+def widen(codes: Codes, largest: int) -> Codes:
+    """Returns codes in a type that holds `largest`; raises RecipeError if two bytes cannot."""
+    if largest > np.iinfo(np.uint16).max:
+        raise RecipeError(f"the recipe has {largest:,} reasons to drop a pair, at most 65,535 are possible")
+    return codes.astype(np.uint16) if largest > np.iinfo(codes.dtype).max else codes
+
+
+class StoredCodes:
+    """(rows,) uint16 codes in a temporary file, read and written by slices: of pools that do not fit into memory."""
+
+    dtype = np.dtype(np.uint16)
+
+    def __init__(self, rows: int) -> None:
+        self.size = rows
+        self._file, path = tempfile.mkstemp(prefix="tamis-")
+        weakref.finalize(self, os.close, self._file)
+        os.unlink(path)  # the file goes with the object
+        os.truncate(self._file, rows * self.dtype.itemsize)
+
+    def __getitem__(self, rows: slice) -> NDArray[np.uint16]:
+        start, stop, _ = rows.indices(self.size)
+        codes, size, done = np.empty(stop - start, self.dtype), self.dtype.itemsize, 0
+        while done < codes.nbytes:  # a call reads at most 2 GiB
+            done += os.preadv(self._file, [codes.view(np.uint8)[done:]], start * size + done)  # type: ignore[list-item]
+        return codes
+
+    def __setitem__(self, rows: slice, codes: NDArray[np.uint16]) -> None:
+        os.pwrite(self._file, codes.tobytes(), rows.indices(self.size)[0] * self.dtype.itemsize)
+
+
+def rows_kept(line: Mapping[str, Any]) -> str:
+    """Returns what a line of a funnel keeps: "1,200", or "1,200 rows 3,000 times" if rows repeat."""
+    return f"{line['kept']:,}" + (f" rows {line['times']:,} times" if "times" in line else "")

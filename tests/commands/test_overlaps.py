@@ -1,0 +1,102 @@
+"""`tamis overlap`: copies of another run's images, the pairs to judge, and the recall on one's own images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from command_line import Tamis
+from factories import score, write_tar
+from PIL import Image
+
+import tamis
+from tamis.core.errors import RecipeError, RunError
+from tamis.runs import Run
+from tamis_lab.pool import make_pool
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Run]:
+    """A pool of 60 drawn pairs, and a test set: ten of its images, smaller, beside five others."""
+    folder = tmp_path_factory.mktemp("overlap")
+    make_pool(folder / "pool", pairs=60, seed=1, shard_size=20)
+    run = score(folder / "pool", folder / "run", "image_hash")
+    samples = []
+    for number, sample in enumerate(tamis.samples_of(run, fields={"pixels", "caption"}, errors="mark")):
+        if sample.pixels is None or sample.caption is None or len(samples) == 10:
+            continue
+        image = Image.fromarray(sample.pixels).resize((200, 200))
+        image.save(folder / "one.jpg", quality=80)
+        caption = sample.caption.upper() if number % 2 else "something else"
+        samples.append((f"{number:03d}", {"jpg": (folder / "one.jpg").read_bytes(), "txt": caption.encode()}))
+    for number in range(5):
+        pixels = np.random.default_rng(number).integers(0, 255, (64, 64, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / "one.png")
+        samples.append((f"{number + 900}", {"png": (folder / "one.png").read_bytes(), "txt": b"noise"}))
+    write_tar(folder / "test" / "00000.tar", samples)
+    return run, score(folder / "test", folder / "reference", "image_hash")
+
+
+def test_copies_of_a_test_set_are_found_and_dropped(runs: tuple[Run, Run]) -> None:
+    run, reference = runs
+    found = tamis.overlap(run, reference.path)
+    assert (found.rows, found.references, found.found) == (60, 15, 10)
+    subset = tamis.select(run, {"select": [{"not_in": {"reference": str(reference.path), "missing": "drop"}}]})
+    assert found.copies == subset.funnel[0]["dropped"][f"copy of {reference.path.name}"]
+    copies = found.pairs.filter(np.array(found.pairs["verdict"].to_pylist()) == "copy")
+    assert set(copies["by"].to_pylist()) == {"bits"}
+    kept = {f"{high:016x}{low:016x}" for high, low in subset.to_numpy().tolist()}
+    assert not kept & set(copies["uid"].to_pylist())
+    same = tamis.overlap(run, reference.path, caption="same", planted=0)
+    assert 0 < same.copies < found.copies
+    assert same.recall == {}
+
+
+def test_the_recall_is_that_of_ones_own_images(runs: tuple[Run, Run]) -> None:
+    run, reference = runs
+    recall = tamis.overlap(run, reference.path, planted=40).recall
+    assert len(recall) == 6
+    assert recall["JPEG, quality 50"].value > 0.9
+    assert recall["half the size"].value > 0.9
+    assert recall["mirrored"].value < 0.5  # no hash finds these
+    assert all(0 <= one.low <= one.value <= one.high <= 1 and one.n <= 40 for one in recall.values())
+
+
+def test_the_command_prints_counts_and_writes_pairs(runs: tuple[Run, Run], tmp_path: Path, tamis: Tamis) -> None:
+    run, reference = runs
+    out = tmp_path / "copies.parquet"
+    done = tamis("overlap", str(run.path), str(reference.path), "--planted", "20", "--out", str(out))
+    assert done.code == 0, done.err
+    assert "are copies of 10 of 15 references" in done.err
+    assert "mirrored" in done.out
+    assert pq.read_table(out).column_names == ["uid", "reference", "verdict", "by", "value"]
+    wrong = tamis("overlap", str(run.path), str(reference.path), "--set", "reference=x")
+    assert (wrong.code, "not reference" in wrong.err) == (2, True)
+    again = tamis("overlap", str(run.path), str(reference.path), "--out", str(out))
+    assert (again.code, "--overwrite" in again.err) == (2, True)
+    list_of_hashes = tmp_path / "list.txt"
+    list_of_hashes.write_text(run["image_hash"][0].split()[0] + "\n")
+    command = ("overlap", str(run.path), str(list_of_hashes), "--planted", "0", "--overwrite", "--out")
+    assert tamis(*command, str(out)).code == 0
+    for file, reason in (
+        (list_of_hashes, "which this command reads"),
+        (tmp_path / "other.txt", "not written by tamis"),
+    ):
+        before = list_of_hashes.read_bytes()
+        file.write_bytes(before)
+        refused = tamis(*command, str(file))
+        assert (refused.code, reason in refused.err.replace("\n", " "), file.read_bytes()) == (2, True, before)
+
+
+def test_what_cannot_be_compared_is_said(runs: tuple[Run, Run], tmp_path: Path) -> None:
+    run, reference = runs
+    with pytest.raises(RecipeError, match="did you mean 'distance'"):
+        tamis.overlap(run, reference.path, distanse=3)
+    with pytest.raises(RecipeError, match="nowhere cannot be read"):
+        tamis.overlap(run, tmp_path / "nowhere")
+    with pytest.raises(RunError, match="image_embedding"):
+        tamis.overlap(run, reference.path, embedding="image_embedding")
+    (tmp_path / "list.txt").write_text(run["image_hash"][0].split()[0] + "\n")
+    assert tamis.overlap(run, tmp_path / "list.txt", planted=0).found == 1

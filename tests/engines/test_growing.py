@@ -1,0 +1,268 @@
+"""What is added to a run later: shards of its pool, another pool when asked for, and json fields."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from command_line import Tamis
+from factories import caption, image_bytes, pair, parts_of, write_pool, write_tar
+
+import tamis as package
+from tamis.core.errors import RecipeError, RunError
+from tamis.runs import Run
+
+SIGNALS = ("--run", "run", "--signals", "caption_length", "-q")
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def pool_of(run: str = "run") -> Any:
+    pool = json.loads(Path(run, "run.json").read_text())["pool"]["path"]
+    recipe = yaml.safe_load(Path(run, "recipe.yaml").read_text())["pool"]
+    assert recipe == pool
+    return pool
+
+
+def test_a_part_of_the_pool_is_scored_and_the_run_keeps_its_pool(tamis: Tamis, tmp_path: Path) -> None:
+    pool = str(write_pool(tmp_path / "pool", shards=6, rows=2))
+    assert tamis("score", pool, *SIGNALS).code == 0
+    done = tamis("score", "pool/{00000..00003}.tar", "--run", "run", "--signals", "image_size", "-q")
+    assert (done.code, pool_of()) == (0, [pool])
+    assert sorted(Run("run").scores["image_size"].shards) == [f"0000{number}" for number in range(4)]
+    done = tamis("score", *shlex.split(Run("run").score_command())[2:], "--signals", "image_size", "-q")
+    assert done.code == 0, done.err
+    assert len(Run("run").scores["image_size"].shards) == 6
+    # A range that became longer is another pool; a run may be next to its pool's files, in an empty folder.
+    (tmp_path / "pool" / "run").mkdir()
+    ranged = ("--run", "pool/run", "--signals", "caption_length", "-q")
+    assert [tamis("score", f"pool/{{00000..0000{last}}}.tar", *ranged).code for last in (1, 2)] == [0, 2]
+    assert tamis("score", "pool", *ranged, "--grow").code == 0
+    assert pool_of("pool/run") == [str(tmp_path / "pool" / "{00000..00001}.tar"), pool]
+    assert tamis("score", "pool/**/*.tar", *ranged, "--grow").code == 0
+    (tmp_path / "pool").rename(tmp_path / "moved")
+    assert (tamis("score", "moved", *SIGNALS).code, pool_of()) == (0, [str(tmp_path / "moved")])
+
+
+def test_another_pool_is_added_when_that_is_asked_for(tamis: Tamis, tmp_path: Path) -> None:
+    one, two = str(write_pool(tmp_path / "one", shards=2, rows=2)), str(write_pool(tmp_path / "two", 2, 2, first=1))
+    assert tamis("score", one, *SIGNALS).code == 0
+    before = files(tmp_path / "run")
+    for more in ((), ("--dry-run",)):
+        done = tamis("score", two, *SIGNALS, *more)
+        assert (done.code, files(tmp_path / "run") == before) == (2, True)
+        assert f"run holds another pool ({one}), which lacks 2 of these, the first: " in done.err
+        assert "--grow" in done.err
+    assert tamis("score", two, *SIGNALS, "--grow").code == 0
+    assert pool_of() == [one, two]
+    write_pool(tmp_path / "two", 1, 2, first=3)  # each of its places may grow
+    assert tamis("score", two, *SIGNALS).code == 0
+    assert pool_of() == [one, two]
+    assert tamis("score", *shlex.split(Run("run").score_command())[2:], "--signals", "image_size", "-q").code == 0
+    assert len(Run("run").scores["image_size"].shards) == 5
+    assert len(Run("run")) == 10
+
+
+def test_a_recipes_pool_is_the_runs_too(tmp_path: Path) -> None:
+    for rows, name in enumerate(("one", "two"), 2):
+        write_pool(tmp_path / name, shards=1, rows=rows)
+    recipe = {"pool": str(tmp_path / "one"), "run": str(tmp_path / "run"), "signals": ["caption_length"], "select": []}
+    package.run_recipe(recipe, quiet=True)
+    other = {**recipe, "pool": str(tmp_path / "two")}
+    for call in (package.plan, package.run_recipe):
+        with pytest.raises(RunError, match=r"lacks 1 of these.*--grow"):
+            call(recipe=other)  # type: ignore[operator]
+    assert package.plan(recipe=other, grow=True).missing[0].shards == 1
+    assert len(package.run_recipe(other, grow=True, quiet=True).run) == 5
+
+
+# ---- where a run may be
+
+
+@pytest.mark.parametrize(
+    ("pool", "run"),
+    [
+        ("pool", "pool"),
+        ("pool", "linked"),
+        ("linked", "pool"),
+        ("pool/{00000..00001}.tar", "pool"),
+        ("above/**/*", "above/run"),
+        ("above/inner", "above"),
+        ("pool", "pool/00000.tar"),
+        ("pool", "photos"),
+    ],
+)
+def test_a_run_is_not_made_among_other_files(pool: str, run: str, tamis: Tamis, tmp_path: Path) -> None:
+    write_pool(tmp_path / "pool", shards=2, rows=2)
+    write_pool(tmp_path / "above" / "inner", shards=2, rows=2)
+    (tmp_path / "linked").symlink_to("pool")
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.jpg").write_bytes(b"cat")
+    before = files(tmp_path)
+    for more in (("--dry-run",), ()):
+        done = tamis("score", pool, "--run", run, "--signals", "caption_length", "-q", *more)
+        assert (done.code, files(tmp_path) == before) == (2, True), done.err
+        assert "--run" in done.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["above", "linked", "photos", "pool"]
+
+
+# ---- json fields: in the index of a new run, as scores in a run that has an index
+
+
+def fielded(folder: Path, shards: int = 2, rows: int = 3) -> Path:
+    """A pool whose json has a source (none in the first row of each shard) and a number."""
+    folder.mkdir(exist_ok=True)
+    for shard in range(shards):
+        samples = []
+        for row in range(rows):
+            files = pair(10 * shard + row)
+            facts = {**json.loads(files.get("json", b"{}")), "number": row}
+            facts |= {"source": f"web{row}"} if row else {}
+            samples.append((f"{shard:03d}{row:03d}", {**files, "json": json.dumps(facts).encode()}))
+        write_tar(folder / f"{shard:05d}.tar", samples)
+    return folder
+
+
+def with_fields(pool: Path, run: Path, *fields: str, signals: tuple[str, ...] = ("caption_length",)) -> Run:
+    return package.score(package.PoolSpec(path=str(pool), fields=fields), run=run, signals=signals, quiet=True)
+
+
+def test_a_field_is_added_to_a_run_later_like_a_score(tmp_path: Path) -> None:
+    pool = fielded(tmp_path / "pool")
+    with_fields(pool, tmp_path / "run", "number")
+    before = parts_of(tmp_path / "run")
+    run = with_fields(pool, tmp_path / "run", "source")
+    assert run.facts["pool"]["fields"] == ["number"]
+    assert run["source"].tolist()[:3] == [None, "web1", "web2"]
+    kept = package.select(run, {"select": [{"equals": {"score": "source", "value": "web2", "missing": "drop"}}]})
+    assert kept.keep.tolist() == [False, False, True] * 2
+    after = parts_of(tmp_path / "run")
+    assert {name: after[name] for name in before} == before
+    assert package.check(run.path).exit_code == 0
+
+
+def test_the_fields_of_a_run_need_not_be_named_again_and_new_shards_get_them(tmp_path: Path) -> None:
+    pool = fielded(tmp_path / "pool", shards=1)
+    with_fields(pool, tmp_path / "run", "number")
+    with_fields(pool, tmp_path / "run", "source")
+    fielded(pool, shards=2)
+    run = with_fields(pool, tmp_path / "run", signals=("image_size",))
+    assert run.to_pandas(["number", "source"])[["number", "source"]].to_numpy()[4].tolist() == ["1", "web1"]
+    assert run.missing_shards == ()
+
+
+def test_a_field_that_would_hide_a_score_is_refused(tmp_path: Path) -> None:
+    pool = fielded(tmp_path / "pool", shards=1)
+    with_fields(pool, tmp_path / "run")
+    for name in ("words", "caption_length"):
+        with pytest.raises(RunError, match=f"the field '{name}' cannot be added to .*: it would hide a score"):
+            with_fields(pool, tmp_path / "run", name)
+    with pytest.raises(RecipeError, match="the field 'shorter_side' cannot be added: image_size has a column of"):
+        with_fields(pool, tmp_path / "run", "shorter_side", signals=("image_size",))
+
+
+# ---- the same pool by another path
+
+
+def mount_of(folder: Path, at: Path) -> Iterator[Path]:
+    at.mkdir()
+    if subprocess.run(["mount", "--bind", folder, at], capture_output=True, check=False).returncode:
+        pytest.skip("folders cannot be mounted here")
+    try:
+        yield at
+    finally:
+        subprocess.run(["umount", "-l", at], check=True)
+
+
+@pytest.fixture
+def other_path(request: pytest.FixtureRequest, pool_there: Path, tmp_path: Path) -> Iterator[str]:
+    """Another path of `tmp_path`/pool, by a link, a mount, ..., as one types it."""
+    pool, other = pool_there, tmp_path / "other"
+    if request.param == "mount":
+        for mount in mount_of(pool, other):
+            yield str(mount)
+        return
+    if request.param == "above":
+        (tmp_path / "linked").symlink_to(tmp_path)
+        other = tmp_path / "linked" / "pool"
+    elif request.param == "copy":
+        shutil.copytree(pool, other, copy_function=shutil.copyfile)
+    elif request.param == "links":
+        other.mkdir()
+        for path in pool.iterdir():
+            (other / path.name).symlink_to(path)
+    else:
+        other.symlink_to("pool")
+    ending = max(path.suffix for path in pool.iterdir())
+    yield f"{other}/*{ending}" if request.param == "glob" else str(other)
+
+
+def kind_of_pool(kind: str, folder: Path) -> Path:
+    if kind == "tars":
+        return write_pool(folder, shards=2, rows=2)
+    folder.mkdir()
+    if kind == "table":
+        for name in ("a", "b"):
+            rows = [{"image": image_bytes(row), "caption": f"{name} {row}"} for row in range(3)]
+            pq.write_table(pa.Table.from_pylist(rows), folder / f"{name}.parquet")
+    else:
+        for row in range(3):
+            for ending, data in pair(row).items():
+                (folder / f"{row}.{ending}").write_bytes(data)
+    return folder
+
+
+@pytest.fixture
+def pool_there(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return kind_of_pool(request.param, tmp_path / "pool")
+
+
+@pytest.mark.parametrize(
+    ("pool_there", "other_path"),
+    [
+        *((kind, how) for kind in ("tars", "table") for how in ("link", "mount", "above", "copy", "links", "glob")),
+        *(("folder", how) for how in ("link", "mount", "above")),
+    ],
+    indirect=True,
+)
+def test_the_same_files_by_another_path_are_the_same_pool(
+    pool_there: Path, other_path: str, tamis: Tamis, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert tamis("score", str(pool_there), *SIGNALS).code == 0
+    before, urls = parts_of(tmp_path / "run"), Run("run").urls
+    for more in (("--signals", "image_size"), ("--grow",)):
+        done = tamis("score", other_path, *SIGNALS, *more)
+        assert done.code == 0, done.err
+        assert "the same files by another path" in caplog.text
+        assert {name: parts_of(tmp_path / "run")[name] for name in before} == before
+        assert (Run("run").urls, pool_of()) == (urls, [str(pool_there)])
+    done = tamis("score", str(pool_there), other_path, "--run", "both", "--signals", "caption_length", "-q")
+    if Path(other_path).is_symlink() or "linked" in other_path or any(map(Path.is_symlink, Path("other").glob("*"))):
+        assert (done.code, Run("both").shards) == (0, Run("run").shards)
+
+
+def test_another_pool_of_the_same_sizes_is_another(tamis: Tamis, tmp_path: Path) -> None:
+    one = write_pool(tmp_path / "one", shards=2, rows=2)
+    shutil.copytree(one, tmp_path / "two")
+    path = tmp_path / "two" / "00000.tar"
+    content = path.read_bytes()
+    path.write_bytes(content.replace(word := caption(0).encode(), word.swapcase()))
+    assert tamis("score", str(one), *SIGNALS).code == 0
+    assert tamis("score", "two", *SIGNALS).code == 2
+    assert tamis("score", "two", *SIGNALS, "--grow").code == 0
+    assert len(Run("run")) == 8
+    write_pool(tmp_path / "one", shards=1, rows=3, first=2)  # of a pool by another path, new files are new
+    (tmp_path / "linked").symlink_to("one")
+    assert tamis("score", "linked", *SIGNALS).code == 0
+    assert len(Run("run")) == 11

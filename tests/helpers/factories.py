@@ -1,0 +1,521 @@
+"""Small, seeded inputs for tests: images, shards, pools, checkpoints, runs."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import shutil
+import tarfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+import tamis
+from tamis.core.arrays import Pixels
+from tamis.core.files.checked import uids_digest
+from tamis.core.ids import content_uid
+from tamis.core.types import Column, Device, Member, Node, Sample
+from tamis.pools import PoolSpec, open_pool
+from tamis.runs import Run, manifest
+from tamis.runs.parts import read_columns, uids_of, write_scores
+from tamis.runs.writers import IndexWriter
+from tamis.signals.graph import execute
+
+WORDS = [
+    *("a", "red", "blue", "green", "dog", "cat", "boat", "tree", "house", "on", "under", "near", "the", "of", "beach"),
+    *("two", "three", "old", "small"),
+]
+
+#: Sizes, marks and words of every tiny network below.
+SIZE = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+MARKS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+VOCABULARY = {"vocab_size": len(WORDS) + 4}
+
+
+def image_bytes(seed: int = 0, size: tuple[int, int] = (48, 32), format: str = "JPEG", mode: str = "RGB") -> bytes:
+    """Returns a smooth random image, unlike any of another seed."""
+    rng = np.random.default_rng(seed)
+    coarse = rng.integers(0, 256, (4, 6, 3), dtype=np.uint8)
+    image = Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC).convert(mode)
+    out = io.BytesIO()
+    image.save(out, format)
+    return out.getvalue()
+
+
+def drawn_text(
+    text: str,
+    size: tuple[int, int] = (320, 160),
+    font: int = 40,
+    back: tuple[int, int, int] = (245, 240, 225),
+    front: tuple[int, int, int] = (20, 20, 60),
+) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Returns an image of one line of text, 20 pixels from its left."""
+    image = Image.new("RGB", size, back)
+    ImageDraw.Draw(image).text((20, size[1] // 2 - font // 2), text, front, ImageFont.load_default(font))
+    return np.array(image)
+
+
+def plain_image(seed: int, size: tuple[int, int] = (320, 160)) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Returns a sky that pales towards the ground: nothing that looks like text. (Anything round is an O.)"""
+    rng = np.random.default_rng(seed)
+    top, bottom, ground = rng.integers(30, 226, (3, 3))
+    image = np.linspace(top, bottom, size[1])[:, None].repeat(size[0], axis=1)
+    image[int(size[1] * 0.8) :] = ground
+    return image.astype(np.uint8)
+
+
+def images_of_many_shapes() -> list[Pixels]:
+    """Returns 7 smooth images, wide, high, square and small."""
+    sizes = [(70, 40), (40, 90), (33, 33), (200, 20), (16, 16), (64, 64), (20, 130)]
+    rough = [np.random.default_rng(n).integers(0, 256, (4, 6, 3), dtype=np.uint8) for n in range(len(sizes))]
+    return [np.asarray(Image.fromarray(one).resize(size)) for one, size in zip(rough, sizes, strict=True)]
+
+
+def png(pixels: np.ndarray[Any, np.dtype[np.uint8]]) -> bytes:
+    """Returns an image file of some pixels."""
+    out = io.BytesIO()
+    Image.fromarray(pixels).save(out, "PNG")
+    return out.getvalue()
+
+
+def text_pool(folder: Path, *texts: str, plain: int = 3) -> Path:
+    """Writes a pool of one shard: images of one colour, then one of each text, which is its caption too."""
+    colours = np.random.default_rng(0).integers(0, 256, (plain, 3), dtype=np.uint8)
+    samples = [(f"{n}", pair(n) | {"jpg": png(np.full((160, 320, 3), colour))}) for n, colour in enumerate(colours)]
+    for n, text in enumerate(texts):
+        files = {"jpg": png(drawn_text(text, size=(330, 200))), "txt": text.encode()}
+        samples.append((f"text{n}", pair(50 + n) | files))
+    return write_tar(folder / "00000.tar", samples).parent
+
+
+def caption(seed: int = 0) -> str:
+    """Returns a random caption of 3 to 9 words."""
+    rng = np.random.default_rng(seed)
+    return " ".join(rng.choice(WORDS, rng.integers(3, 10)))
+
+
+def pair(seed: int, **json_fields: Any) -> dict[str, bytes]:
+    """Returns the files of one good sample, by extension, with a json that gives a uid."""
+    image = image_bytes(seed)
+    meta = {"uid": f"{seed * 7919 + 1:032x}", "original_width": 480, "original_height": 320} | json_fields
+    return {"jpg": image, "txt": caption(seed).encode(), "json": json.dumps(meta).encode()}
+
+
+def write_tar(path: Path, samples: Iterable[tuple[str, Mapping[str, bytes]]], mode: str = "w") -> Path:
+    """Writes a tar of (key, {extension: bytes}) samples."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, mode) as tar:  # type: ignore[call-overload]
+        for key, files in samples:
+            for ext, data in files.items():
+                info = tarfile.TarInfo(f"{key}.{ext}")
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+    return path
+
+
+def write_pool(folder: Path, shards: int = 3, rows: int = 7, first: int = 0) -> Path:
+    """Writes a pool of good pairs: 00000.tar and so on."""
+    for shard in range(first, first + shards):
+        samples = [(f"{shard:05d}{row:04d}", pair(shard * 1000 + row)) for row in range(rows)]
+        write_tar(folder / f"{shard:05d}.tar", samples)
+    return folder
+
+
+def score(pool: Path | str | PoolSpec, run: Path, *signals: Any, **options: Any) -> Run:
+    """Scores a pool, quietly."""
+    return tamis.score(pool, run=run, signals=list(signals), quiet=True, **options)
+
+
+def write_run(
+    folder: Path,
+    columns: Mapping[str, Sequence[Any]],
+    *,
+    shards: int = 3,
+    uids: Sequence[tuple[int, int]] | None = None,
+) -> Run:
+    """Writes a run folder without scoring anything: rows with the given columns, cut into shards.
+
+    Lists of words become word columns, everything else numbers with NaN for null.
+    """
+    rows = len(next(iter(columns.values())))
+    pool_folder = folder.parent / f"{folder.name}-pool"
+    cuts = np.linspace(0, rows, shards + 1).astype(int)
+    for number in range(shards):
+        write_tar(pool_folder / f"{number:05d}.tar", [])
+    manifest.begin(folder, open_pool(pool_folder), {})
+    words = {name for name, values in columns.items() if any(isinstance(value, str) for value in values)}
+    spec = [Column(name=n, unit="", better="high", kind="word" if n in words else "number") for n in columns]
+    described = [{"name": c.name, "unit": "", "better": "high", "kind": c.kind, "about": ""} for c in spec]
+    scores = "scores/given-0000000000000000"
+    manifest.describe(folder, {scores: {"name": "given", "label": "given", "columns": described}})
+    for number, (start, stop) in enumerate(itertools.pairwise(cuts)):
+        index = IndexWriter((), source="", stamp="")
+        for row in range(start, stop):
+            uid = uids[row] if uids else content_uid(b"image", str(row).encode())
+            index.add(None, [Sample(uid=uid, key=f"{row:09d}", caption=caption(row), shown_caption=caption(row))])
+        part = folder / "index" / f"{number:05d}.parquet"
+        index.write(part)
+        values = {name: list(column[start:stop]) for name, column in columns.items()}
+        for name in columns:
+            if name not in words:
+                values[name] = np.asarray(values[name], np.float32)  # type: ignore[assignment]
+        none = [None] * (stop - start)
+        write_scores(folder / scores / f"{number:05d}.parquet", spec, values, none, uids=uids_in(part))
+    return Run(folder)
+
+
+def tokenizer_folder(folder: Path, length: int = 16) -> Path:
+    """Saves a word-level tokenizer of `WORDS` that transformers' AutoTokenizer loads: <s> words </s>."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    special = ["<pad>", "<s>", "</s>", "<unk>"]
+    vocabulary = {word: number for number, word in enumerate([*special, *WORDS])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
+    )
+    marks = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **marks, model_max_length=length).save_pretrained(folder)
+    return folder
+
+
+def safetensors_bytes(content: bytes = b"weights") -> bytes:
+    """Returns a safetensors file of one tensor, of these bytes, for tests that load nothing."""
+    header = json.dumps({"w": {"dtype": "U8", "shape": [len(content)], "data_offsets": [0, len(content)]}}).encode()
+    return len(header).to_bytes(8, "little") + header + content
+
+
+def _save(model: Any, folder: Path, processor: str, **size: Any) -> Path:
+    """Saves a network with the preprocessing of its images, and the tokenizer of `WORDS`."""
+    model.save_pretrained(folder)
+    (folder / "preprocessor_config.json").write_text(json.dumps({"image_processor_type": processor, **size}))
+    return tokenizer_folder(folder)
+
+
+def _spread(model: Any) -> Any:
+    """Makes random weights large enough that different inputs give clearly different embeddings."""
+    import torch
+
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.ndim > 1:
+                weight.mul_(6)
+    return model
+
+
+def clip_folder(folder: Path, seed: int = 0, size: int = 24) -> Path:
+    """Saves a tiny random CLIP checkpoint: 32-pixel images, 16 tokens, `size` dimensions."""
+    import torch
+    from transformers import CLIPConfig, CLIPModel
+
+    torch.manual_seed(seed)
+    text = SIZE | MARKS | VOCABULARY | {"max_position_embeddings": 16}
+    vision = SIZE | {"image_size": 32, "patch_size": 8}
+    model = _spread(CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=size)))
+    square = {"height": 32, "width": 32}
+    return _save(model, folder, "CLIPImageProcessor", size={"shortest_edge": 32}, crop_size=square)
+
+
+def head_folder(folder: Path) -> Path:
+    """Saves a random head on the embeddings of that CLIP, as `tamis convert` writes one: ReLU between two layers."""
+    from safetensors.numpy import save_file
+
+    rng = np.random.default_rng(0)
+    folder.mkdir()
+    sizes = {"0.weight": (8, 24), "0.bias": (8,), "2.weight": (1, 8), "2.bias": (1,)}
+    save_file(
+        {name: rng.normal(size=size).astype(np.float32) for name, size in sizes.items()}, folder / "model.safetensors"
+    )
+    return folder
+
+
+def epochs_folder(folder: Path, epochs: int = 2) -> Path:
+    """Saves tiny random CLIP checkpoints as `epoch-1`, `epoch-2`, ...: what `tamis train c_ssft` leaves."""
+    for number in range(1, epochs + 1):
+        clip_folder(folder / f"epoch-{number}", seed=100 + number)
+    return folder
+
+
+def siglip_folder(folder: Path, seed: int = 0) -> Path:
+    """Saves a tiny random SigLIP checkpoint: 32-pixel images, 16 tokens, 32 dimensions."""
+    import torch
+    from transformers import SiglipConfig, SiglipModel
+
+    torch.manual_seed(seed)
+    text = SIZE | VOCABULARY | {"max_position_embeddings": 16, "pad_token_id": 0}
+    model = SiglipModel(SiglipConfig(text_config=text, vision_config=SIZE | {"image_size": 32, "patch_size": 8}))
+    return _save(_spread(model), folder, "SiglipImageProcessor", size={"height": 32, "width": 32})
+
+
+def captioner_folder(folder: Path, kind: str = "blip", seed: int = 0) -> Path:
+    """Saves a tiny random captioner of 32-pixel images: "blip", "blip-2" (with an OPT), "git" or "vit-gpt2"."""
+    import torch
+    import transformers as hf
+
+    torch.manual_seed(seed)
+    vision = SIZE | {"hidden_size": 24, "image_size": 32, "patch_size": 8, "initializer_range": 0.3}
+    model: Any
+    if kind == "blip":
+        text = SIZE | MARKS | VOCABULARY | {"sep_token_id": 2, "encoder_hidden_size": 24, "max_position_embeddings": 24}
+        text |= {"projection_dim": 16, "initializer_range": 0.5}
+        config = hf.BlipConfig(text_config=text, vision_config=vision, projection_dim=16, image_text_hidden_size=16)
+        model = hf.BlipForConditionalGeneration(config)
+    elif kind == "blip-2":
+        opt = {"model_type": "opt", "hidden_size": 32, "ffn_dim": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+        # The last number stands for the image, and is no word.
+        opt |= MARKS | {"vocab_size": len(WORDS) + 5, "max_position_embeddings": 64, "word_embed_proj_dim": 32}
+        config = hf.Blip2Config(
+            vision_config=vision,
+            qformer_config=SIZE | {"encoder_hidden_size": 24, "vocab_size": 30, "initializer_range": 0.3},
+            text_config=opt | {"init_std": 0.5},
+            num_query_tokens=4,
+            image_token_index=len(WORDS) + 4,
+        )
+        model = hf.Blip2ForConditionalGeneration(config)
+    elif kind == "git":
+        sizes = SIZE | MARKS | VOCABULARY | {"max_position_embeddings": 48, "initializer_range": 0.5}
+        model = hf.GitForCausalLM(hf.GitConfig(vision_config=vision, **sizes))
+    else:
+        sizes = MARKS | VOCABULARY | {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 24}
+        gpt2 = hf.GPT2Config(**sizes, initializer_range=0.5)
+        config = hf.VisionEncoderDecoderConfig.from_encoder_decoder_configs(hf.ViTConfig(**vision), gpt2)
+        config.decoder_start_token_id, config.pad_token_id, config.eos_token_id = 1, 0, 2
+        model = hf.VisionEncoderDecoderModel(config)
+    return _save(model, folder, "BlipImageProcessor", size={"height": 32, "width": 32})
+
+
+def regression_folder(folder: Path, kind: str = "roberta", seed: int = 0, labels: int = 1, spread: float = 0.3) -> Path:
+    """Saves a tiny random text regression of the words of `WORDS`: "roberta" (as the released ICC) or "bert"."""
+    import torch
+    import transformers as hf
+
+    torch.manual_seed(seed)
+    settings = SIZE | MARKS | VOCABULARY
+    settings |= {"max_position_embeddings": 40, "num_labels": labels, "initializer_range": spread}
+    model: Any
+    if kind == "roberta":
+        model = hf.RobertaForSequenceClassification(hf.RobertaConfig(**settings))
+    else:
+        model = hf.BertForSequenceClassification(hf.BertConfig(**settings))
+    model.save_pretrained(folder)
+    return tokenizer_folder(folder, length=39)
+
+
+def sentences_folder(folder: Path, regression: str) -> Path:
+    """Saves a sentence-transformers folder around an encoder of texts."""
+    shutil.copytree(regression, folder / "0_Transformer")
+    modules = [
+        {"idx": 0, "name": "0", "path": "0_Transformer", "type": "sentence_transformers.models.Transformer"},
+        {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_mean_tokens": True}))
+    return folder
+
+
+def dual_folder(folder: Path, regression: str) -> Path:
+    """Saves what `tamis train clip` writes of an image tower beside an encoder of texts."""
+    import torch
+    import transformers as hf
+
+    from tamis.models.preprocess import image_processor
+
+    torch.manual_seed(0)
+    shutil.copytree(regression, folder)
+    text = hf.AutoModel.from_pretrained(regression)
+    vision = hf.CLIPVisionModel(hf.CLIPVisionConfig(**SIZE | {"num_hidden_layers": 1}, image_size=32, patch_size=8))
+    config = hf.VisionTextDualEncoderConfig.from_vision_text_configs(vision.config, text.config, projection_dim=8)
+    hf.VisionTextDualEncoderModel(config, vision_model=vision, text_model=text).save_pretrained(folder)
+    looks = image_processor("CLIPImageProcessor", 32, crop=True, mean=(0.5,) * 3, std=(0.5,) * 3)
+    (folder / "preprocessor_config.json").write_text(json.dumps(looks))
+    return folder
+
+
+def diffusion_folder(folder: Path, seed: int = 0) -> Path:
+    """Saves a tiny random Stable Diffusion pipeline of 16-pixel images."""
+    import diffusers
+    import torch
+    from transformers import CLIPTextConfig, CLIPTextModel
+
+    from tamis.train.towers import clip_tokenizer
+
+    torch.manual_seed(seed)
+    tokenizer = clip_tokenizer(WORDS, 16)
+    marks = {name: getattr(tokenizer, name) for name in MARKS}
+    text = CLIPTextConfig(**SIZE | marks, vocab_size=len(tokenizer), max_position_embeddings=16)
+    diffusers.StableDiffusionPipeline(
+        vae=diffusers.AutoencoderKL(
+            block_out_channels=(8, 8),
+            down_block_types=("DownEncoderBlock2D",) * 2,
+            up_block_types=("UpDecoderBlock2D",) * 2,
+            latent_channels=4,
+            norm_num_groups=4,
+        ),
+        text_encoder=CLIPTextModel(text),
+        tokenizer=tokenizer,
+        unet=diffusers.UNet2DConditionModel(
+            sample_size=8,
+            in_channels=4,
+            out_channels=4,
+            down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
+            up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
+            block_out_channels=(8, 16),
+            layers_per_block=1,
+            cross_attention_dim=32,
+            attention_head_dim=4,
+            norm_num_groups=4,
+        ),
+        scheduler=diffusers.DDIMScheduler(set_alpha_to_one=False, steps_offset=1, clip_sample=False),
+        safety_checker=None,
+        feature_extractor=None,
+        requires_safety_checker=False,
+    ).save_pretrained(folder)
+    return folder
+
+
+def language_model_folder(folder: Path, seed: int = 0) -> Path:
+    """Saves a tiny random Llama of the words of `WORDS`."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(seed)
+    sizes = SIZE | MARKS | VOCABULARY | {"num_key_value_heads": 4, "max_position_embeddings": 32}
+    LlamaForCausalLM(LlamaConfig(**sizes, initializer_range=0.3)).save_pretrained(folder)
+    return tokenizer_folder(folder, length=32)
+
+
+def bridge_folder(folder: Path, clip: str, language_model: str) -> Path:
+    """Saves a random linear layer between a CLIP and a language model of the tiny sizes above."""
+    from tamis.models.reference import resolve
+    from tamis.models.texts.soft_token import Bridge
+
+    rng = np.random.default_rng(0)
+    Bridge(
+        weight=rng.normal(0, 0.1, (32, 24)).astype(np.float32),
+        bias=rng.normal(0, 0.1, 32).astype(np.float32),
+        clip=clip,
+        language_model=language_model,
+        clip_digest=resolve(clip).digest,
+        language_model_digest=resolve(language_model).digest,
+        end="eos",
+    ).save(folder, {})
+    return folder
+
+
+def spacy_folder(folder: Path) -> Path:
+    """Saves a spaCy pipeline whose parser has learned two captions, enough to parse anything somehow."""
+    import spacy
+    from spacy.training import Example
+
+    nlp = spacy.blank("en")
+    nlp.add_pipe("tagger")
+    nlp.add_pipe("parser", config={"min_action_freq": 1})  # or rare labels, all of them here, would be dropped
+    examples = [
+        Example.from_dict(nlp.make_doc(text), {"heads": heads, "deps": deps.split(), "tags": tags.split()})
+        for text, heads, deps, tags in (
+            (
+                "a dog chases a cat near the old house",
+                [1, 2, 2, 4, 2, 2, 8, 8, 5],
+                "det nsubj ROOT det dobj prep det amod pobj",
+                "DT NN VBZ DT NN IN DT JJ NN",
+            ),
+            ("two red boat", [2, 2, 2], "nummod amod ROOT", "CD JJ NN"),
+        )
+    ]
+    optimizer = nlp.initialize(lambda: examples)
+    for _ in range(20):
+        nlp.update(examples, sgd=optimizer)
+    nlp.to_disk(folder)
+    return folder
+
+
+def score_batch(node: Node, samples: Sequence[Sample]) -> Any:
+    """Returns a node's value for one batch: what a worker does, without its threads and files."""
+    return execute([node], samples, Device(threads=1))[node]
+
+
+def index_rows(run: Run, shard: str | None = None) -> list[dict[str, Any]]:
+    """Returns the index of one shard, or of all in order, as mappings."""
+    shards = run.shards if shard is None else (shard,)
+    return [row for name in shards for row in run.index(name).to_pylist()]
+
+
+def install_package(
+    site: Path, distribution: str, entries: Mapping[str, Mapping[str, str]], modules: Mapping[str, str] | None = None
+) -> None:
+    """Installs a package as pip leaves it: modules, and a folder that tells of its distribution.
+
+    Args:
+        site: a folder that Python imports from.
+        distribution: the package's name.
+        entries: entry points, by group and name.
+        modules: code by dotted name.
+    """
+    facts = site / f"{distribution.replace('-', '_')}-1.0.dist-info"
+    facts.mkdir(parents=True)
+    (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
+    groups = [
+        f"[{group}]\n" + "".join(f"{name} = {place}\n" for name, place in some.items())
+        for group, some in entries.items()
+    ]
+    (facts / "entry_points.txt").write_text("\n".join(groups))
+    for name, code in (modules or {}).items():
+        path = site.joinpath(*name.split(".")).with_suffix(".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(code)
+
+
+def members_of(run: Run, shard: str) -> list[list[Member]]:
+    """Returns the tar members of a shard's rows."""
+    rows = run.index(shard, ["members"])["members"].to_pylist()
+    return [[Member(**part) for part in row] for row in rows]
+
+
+def parts_of(run: Path) -> dict[str, bytes]:
+    """Returns every part file of a run folder with its bytes, by relative path."""
+    kinds = ("index", "scores", "embeddings", "captions", "texts")
+    return {
+        str(path.relative_to(run)): path.read_bytes()
+        for kind in kinds
+        for path in sorted((run / kind).rglob("*"))
+        if path.suffix in (".parquet", ".npy")
+    }
+
+
+#: The arrays of DataComp's npz and their widths.
+EMBEDDING_SIZES = {"b32_img": 512, "b32_txt": 512, "l14_img": 768, "l14_txt": 768}
+
+
+def write_metadata(path: Path, rows: int = 5, seed: int = 0, **changes: Any) -> dict[str, np.ndarray]:
+    """Writes metadata and the npz beside it as DataComp publishes them, and returns the arrays of the npz."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rng = np.random.default_rng(seed)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    columns: dict[str, Any] = {
+        "uid": [f"{seed:016x}{row:016x}" for row in range(rows)],
+        "url": [f"https://x.org/{row}.jpg" for row in range(rows)],
+        "text": [caption(seed * 100 + row) for row in range(rows)],
+        "original_width": [640 + row for row in range(rows)],
+        "original_height": [480] * rows,
+        "clip_b32_similarity_score": rng.normal(0.2, 0.1, rows).astype(np.float16).astype(np.float32),
+        "clip_l14_similarity_score": [None, *rng.normal(0.2, 0.1, rows - 1).astype(np.float32)] if rows else [],
+    }
+    columns |= changes
+    pq.write_table(pa.table({name: value for name, value in columns.items() if value is not None}), path)
+    arrays = {name: rng.normal(size=(rows, size)).astype(np.float16) for name, size in EMBEDDING_SIZES.items()}
+    np.savez(path.with_suffix(".npz"), **arrays)  # type: ignore[arg-type]
+    return arrays
+
+
+def uids_in(path: Path) -> str:
+    """The hash of the uids of an index part, from its rows."""
+    return uids_digest(*uids_of(read_columns(path, ["uid_hi", "uid_lo"])))

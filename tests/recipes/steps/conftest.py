@@ -1,0 +1,3 @@
+"""Makes `interpreter` importable."""
+
+from __future__ import annotations

@@ -1,0 +1,839 @@
+"""The page in a real browser: Debian's Chromium, driven by Playwright. One server and one browser for all of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import numpy as np
+import pytest
+from browsing import NO_AXE, NO_BROWSER, barriers, chromium
+from explored_page import HOSTILE, Page, served
+from factories import caption, pair
+
+import tamis
+from tamis.runs.subset import Subset
+
+if NO_BROWSER:
+    pytest.skip(NO_BROWSER, allow_module_level=True)
+from playwright.sync_api import expect
+
+HERE, LOAD = "://127.0.0.1:", "Failed to load resource"
+
+CUT = {"name": "cut", "select": [{"at_least": {"score": "words", "value": 3, "missing": "drop"}}]}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as running:
+        yield running
+
+
+@pytest.fixture
+def tab(browser: Any) -> Iterator[Any]:
+    """An empty tab; whatever the page complains of fails the test."""
+    context = browser.new_context(viewport={"width": 1440, "height": 1000})
+    context.set_default_timeout(15_000)
+    tab = context.new_page()
+    wrong: list[str] = []
+    tab.on("pageerror", lambda error: wrong.append(str(error)))
+    # An image that is not there, and a name that is taken, are answers that Chromium puts on the console too.
+    tab.on(
+        "console",
+        lambda said: wrong.append(said.text) if said.type == "error" and "Failed to load" not in said.text else None,
+    )
+    tab.on("request", lambda asked: wrong.append(asked.url) if "://" in asked.url and HERE not in asked.url else None)
+    yield tab
+    context.close()
+    assert wrong == []
+
+
+def opened(tab: Any, page: Page, **state: Any) -> None:
+    tab.goto("about:blank")
+    tab.goto(f"{page.address}#{urlencode({key: json.dumps(value) for key, value in state.items()})}")
+    tab.wait_for_selector("body.ready")
+
+
+def shows(tab: Any, kept: int) -> None:
+    expect(tab.locator("#kept")).to_have_text(str(kept), timeout=60_000)
+
+
+def kept(tab: Any) -> int:
+    return int(tab.inner_text("#kept").replace(",", ""))
+
+
+def test_a_walk_through_the_page(tab: Any, page: Page) -> None:
+    run = tamis.open_run(page.run)
+
+    def cut(value: float) -> int:
+        return len(tamis.select(run, {"select": [{"at_least": {"score": "words", "value": value, "missing": "drop"}}]}))
+
+    # A drag over a histogram cuts, and back takes the cut away.
+    opened(tab, page, charts=["words"])
+    shows(tab, 60)
+    box = tab.locator(".chart svg").bounding_box()
+    tab.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 20)
+    tab.mouse.down()
+    tab.mouse.move(box["x"] + box["width"], box["y"] + 20, steps=3)
+    tab.mouse.up()
+    tab.wait_for_selector(".step")
+    shows(tab, cut(float(tab.input_value("#number-0-value"))))
+    tab.go_back()
+    shows(tab, 60)
+    tab.go_forward()
+    expect(tab.locator("#kept")).not_to_have_text("60", timeout=60_000)
+
+    # A slider moves the count that the command gives, and undo takes that back.
+    opened(tab, page, recipe={**CUT, "name": "walked"})
+    shows(tab, cut(3))
+    tab.evaluate("() => { const at = Date.now(); Date.now = () => at; }")  # keys 1.5 s apart are steps of their own
+    for _ in range(3):
+        tab.locator("#slider-0-value").press("ArrowRight")
+    shows(tab, cut(6))
+    expect(tab.locator("#recipe pre")).to_contain_text("value: 6", timeout=60_000)
+    tab.click("#undo")
+    shows(tab, cut(3))
+
+    # Every view, also after a reload; two scores and words.
+    for name, sign in [("map", "canvas.map"), ("copies", "section.copies"), ("rejects", "button.reason")]:
+        tab.click(f"#view-{name}")
+        tab.wait_for_selector(sign)
+        assert f"view=%22{name}%22" in tab.url
+    tab.reload()
+    tab.wait_for_selector("button.reason")
+    tab.click("#two")
+    tab.wait_for_selector(".heat canvas")
+    tab.click("#words")
+    tab.wait_for_selector(".words li")
+
+    # What is saved is what is exported and compared, and a bar of the comparison opens its images.
+    opened(tab, page, recipe={**CUT, "name": "walked"}, view="disagree", compared=["@", "no-filter"])
+    tab.evaluate("() => { navigator.clipboard.writeText = async (text) => { window.copied = text; }; }")
+    tab.click(".region[aria-label*='no-filter keep, on the left drop']")
+    tab.wait_for_selector(f"main > .told:has-text('{60 - cut(3)} pairs')")
+    tab.click("#copy-export")
+    tab.wait_for_selector("#said.wrong:has-text('Save the subset first')")
+    tab.click("#save")
+    tab.wait_for_selector("#said:has-text('pairs saved in')")
+    assert len(Subset.load(page.run / "subsets" / "walked.parquet", run)) == cut(3)
+    tab.check("#pick-walked")
+    tab.wait_for_selector(f".sets:has-text('walked {cut(3)}')")
+    tab.click("#copy-export")
+    tab.wait_for_selector("#said:has-text('Export command copied')")
+    assert f"{page.run}/subsets/walked.parquet" in tab.evaluate("copied")
+    tab.fill("#number-0-value", "9")
+    tab.press("#number-0-value", "Enter")
+    shows(tab, cut(9))
+    tab.click("#save")
+    tab.click("#replace")
+    tab.wait_for_selector(f".sets:has-text('walked {cut(9)}')")
+
+
+def test_strangers_words_hurt_nobody(tab: Any, page: Page) -> None:
+    opened(tab, page, sort="row", pair=3)
+    tab.wait_for_selector("dialog[open] :is(blockquote, .problem)")
+    assert tab.inner_text("dialog :is(blockquote, .problem)") == HOSTILE[3]
+    assert tab.locator("dialog a").count() == 0
+    tab.keyboard.press("Escape")
+    expect(tab.locator("dialog")).to_be_hidden()
+    shown = [tab.inner_text(f"[data-row='{row}'] .caption") for row in range(3)]
+    assert shown == HOSTILE[:3]
+    assert "\u202e" not in tab.inner_text("[data-row='4'] .caption")
+    assert tab.evaluate("window.hurt") is None
+    assert tab.locator("main script, main svg, #said img").count() == 0
+
+
+def test_an_address_that_is_not_whole_is_left_out_and_the_page_works(tab: Any, page: Page) -> None:
+    """Links are cut short and edited by hand: what no control of the page writes is told, and the rest counts."""
+    opened(
+        tab, page, recipe={"select": [None]}, off=["x"], view="__proto__", show="<b>", reason="x", ranges=[5],
+        words=[["status", 3]], caption={}, sort=5, column=[], descending="no", region=["x"], compared=[{}], charts="x",
+        heat=[], lasso=5, near={"row": -1}, pair="x", __proto__={"view": "map"}, constructor=1,
+    )  # fmt: skip
+    shows(tab, 60)
+    said = tab.inner_text("#said")
+    assert all(part in said for part in ("recipe", "view", "near", "pair"))
+    assert "constructor" not in said
+    tab.wait_for_selector("main > .told:has-text('60 pairs')")
+    assert tab.locator("dialog[open]").count() == 0
+
+
+def tags_of(page: Page) -> dict[int, str]:
+    """The tags on the disk, by row."""
+    found = tamis.open_run(page.run).to_arrow(["tagged"]).column("tagged").to_pylist()
+    return {row: tags for row, tags in enumerate(found) if tags}
+
+
+@pytest.fixture
+def tagged(run_folder: Path, tmp_path: Path) -> Iterator[Page]:
+    """A page whose tags are no other test's."""
+    shutil.copytree(run_folder, tmp_path / "tagged")
+    with served(tmp_path / "tagged") as page:
+        yield page
+
+
+def test_keys_act_only_while_the_pairs_have_the_focus_and_can_be_undone(tab: Any, tagged: Page) -> None:
+    opened(tab, tagged, sort="row")
+    tab.wait_for_selector("[data-row='7']")
+    tab.click("#copy-link")
+    tab.keyboard.press("g")  # a button has the focus: nothing is tagged
+    tab.focus(".grid")
+    tab.keyboard.press("j")
+    tab.keyboard.press("ArrowRight")
+    assert tab.get_attribute(".grid", "aria-activedescendant") == "card-2"
+    assert tab.get_attribute("#card-2", "aria-selected") == "true"
+    assert tab.get_attribute("#card-2", "aria-posinset") == "3"
+    tab.keyboard.press("g")
+    tab.wait_for_selector("[data-row='2'] .label.good")
+    tab.keyboard.press("j")
+    tab.keyboard.press("b")
+    tab.wait_for_selector("[data-row='3'] .label.bad")
+    tab.wait_for_selector("text=keeps 1 of 1 good and 1 of 1 bad")
+    tab.wait_for_selector("text=Too few for a cut: it needs 10 good and 10 bad")
+    assert tags_of(tagged) == {2: "good", 3: "bad"}
+    tab.keyboard.press("Control+z")
+    tab.wait_for_selector("[data-row='3'] .label", state="detached")
+    assert tags_of(tagged) == {2: "good"}
+    tab.click("#undo-tags:has-text('Undo: pair 2')")
+    tab.wait_for_selector("[data-row='2'] .label", state="detached")
+    expect(tab.locator("#undo-tags")).to_be_hidden()
+    tab.focus(".grid")
+    tab.keyboard.press("ArrowDown")
+    assert tab.get_attribute(".grid", "aria-activedescendant") == "card-8"
+    tab.keyboard.press("Home")
+    tab.keyboard.press("Enter")
+    tab.wait_for_selector("dialog[open] blockquote")
+    tab.keyboard.press("g")
+    tab.wait_for_selector("dialog #mark-good[aria-pressed=true]")
+    tab.keyboard.press("t")
+    tab.keyboard.type("big band, <b>")
+    tab.keyboard.press("Enter")
+    tab.wait_for_selector("dialog .mark:has-text('<b>')")
+    assert tags_of(tagged) == {0: "<b>,big band,good"}
+    assert tab.evaluate("document.activeElement.id") == "pair-tag"
+    tab.click("dialog .mark:has-text('big band')")
+    expect(tab.locator("dialog .mark:has-text('big band')")).to_have_count(0)
+    tab.click("dialog h2")  # the focus was in the box, where "u" is a letter
+    tab.keyboard.press("u")
+    tab.wait_for_selector("dialog .mark:has-text('big band')")
+    assert tags_of(tagged) == {0: "<b>,big band,good"}
+
+
+def held(tab: Any, name: str) -> Any:
+    """Holds back requests of one name; the function that is returned sends them on."""
+    waiting: list[Any] = []
+    tab.route(f"**/ask/{name}", lambda route: waiting.append(route))
+
+    def send() -> None:
+        for route in waiting:
+            route.continue_()
+        tab.unroute(f"**/ask/{name}")
+
+    return send
+
+
+def test_what_is_typed_before_an_answer_comes_is_text(tab: Any, tagged: Page) -> None:
+    opened(tab, tagged, sort="row")
+    tab.wait_for_selector("[data-row='7']")
+    send = held(tab, "pair")
+    tab.focus(".grid")
+    tab.keyboard.press("Enter")
+    tab.wait_for_selector("dialog[open]")
+    expect(tab.locator("#close-pair")).to_be_focused()
+    tab.keyboard.press("t")
+    tab.keyboard.type("big bug")
+    send()
+    tab.wait_for_selector("dialog blockquote")
+    assert tab.input_value("#pair-tag") == "big bug"
+    assert tagged.ask("facts")["tags"]["counts"] == []
+    send = held(tab, "tag")
+    tab.keyboard.press("Enter")
+    tab.keyboard.type("next")
+    send()
+    tab.wait_for_selector("dialog .mark:has-text('big bug')")
+    assert tab.input_value("#pair-tag") == "next"
+    assert tags_of(tagged) == {0: "big bug"}
+
+
+def test_all_pairs_are_those_that_were_shown_when_they_were_selected(tab: Any, tagged: Page) -> None:
+    opened(tab, tagged, sort="row", show="kept", recipe=CUT)
+    number = kept(tab)
+    assert 0 < number < 60
+    expect(tab.locator("main > .told")).to_have_text(f"{number} pairs")
+    tab.focus(".grid")
+    tab.keyboard.press("Control+a")
+    send = held(tab, "choose")
+    tab.fill("#number-0-value", "0")
+    tab.press("#number-0-value", "Enter")
+    tab.fill("#tag", "x")
+    tab.press("#tag", "Enter")
+    tab.wait_for_selector(f"#said:has-text('{number} pairs are tagged x')")
+    send()
+    assert len(tags_of(tagged)) == number
+
+
+def test_views_of_a_recipe_that_reads_tags_change_with_them(tab: Any, tagged: Page) -> None:
+    tagged.ask("tag", rows=[1, 2], add=["x"])
+    opened(tab, tagged, view="map", sort="row", recipe={"name": "x", "select": [{"tagged": "x"}]})
+    expect(tab.locator(".legend")).to_contain_text("kept 2")
+    tab.focus(".grid")
+    tab.keyboard.press("t")
+    tab.keyboard.type("x")
+    tab.keyboard.press("Enter")
+    expect(tab.locator(".legend")).to_contain_text("kept 3")
+    tab.wait_for_selector("[data-row='0'].kept")
+
+
+def test_many_pairs_are_selected_tagged_shown_and_chosen_at_once(tab: Any, tagged: Page) -> None:
+    def selected(text: str) -> None:
+        expect(tab.locator(".target")).to_have_text(text)
+
+    opened(tab, tagged, sort="row")
+    tab.wait_for_selector("[data-row='9']")
+    tab.click("#card-1", modifiers=["Control"])
+    tab.click("#card-4", modifiers=["Shift"])
+    tab.click("#card-2", modifiers=["Control"])
+    selected("3 pairs selected")
+    assert tab.locator("[aria-selected=true]").evaluate_all("all => all.map((one) => one.dataset.row)") == [
+        "1",
+        "3",
+        "4",
+    ]
+    tab.keyboard.press("t")
+    tab.keyboard.type("blurry")
+    tab.keyboard.press("Enter")
+    tab.wait_for_selector("#card-4 .label:has-text('blurry')")
+    assert tags_of(tagged) == {1: "blurry", 3: "blurry", 4: "blurry"}
+    assert NO_AXE or barriers(tab) == []
+    assert tab.locator("#tag-list option").evaluate_all("all => all.map((one) => [one.value, one.label])") == [
+        ["blurry", "3 pairs"]
+    ]
+    # By keys: Space, Shift with arrows, Escape, all.
+    tab.keyboard.press("Escape")
+    expect(tab.locator(".grid")).to_be_focused()
+    tab.keyboard.press("Escape")
+    selected("The framed pair")
+    tab.keyboard.press("Home")
+    tab.keyboard.press("Space")
+    tab.keyboard.press("Shift+End")
+    selected("60 pairs selected")
+    tab.keyboard.press("Shift+Home")
+    selected("1 pair selected")
+    tab.keyboard.press("b")
+    tab.wait_for_selector("#card-0 .label.bad")
+    # The filter by a tag and without it; the selection is dropped, all of the view are tagged and untagged at once.
+    tab.click(".tags button:has-text('blurry')")
+    tab.wait_for_selector("main > .told:has-text('3 pairs')")
+    selected("The framed pair")
+    tab.click(".tags button:has-text('blurry')")
+    tab.wait_for_selector("main > .told:has-text('57 pairs')")
+    tab.click("#select-all")
+    expect(tab.locator(".grid")).to_be_focused()
+    selected("57 pairs selected")
+    tab.keyboard.press("Escape")
+    tab.keyboard.press("Control+a")
+    selected("57 pairs selected")
+    tab.fill("#tag", "sharp")
+    tab.press("#tag", "Enter")
+    tab.wait_for_selector("#said:has-text('57 pairs are tagged sharp')")
+    assert len(tags_of(tagged)) == 60
+    assert tags_of(tagged)[0] == "bad,sharp"
+    # A recipe reads it.
+    tab.select_option("#add-kind", "tagged")
+    tab.fill("#add-value", "sharp")
+    tab.click("#add")
+    shows(tab, 57)
+    expect(tab.locator("#recipe pre")).to_contain_text("tagged:")
+    tab.click("#undo-tags:has-text('Undo: 57 pairs')")
+    tab.wait_for_selector("text=unknown tag 'sharp'")
+    assert len(tags_of(tagged)) == 4
+
+
+def test_a_cut_from_tags_goes_into_the_recipe_with_one_click(tab: Any, tagged: Page) -> None:
+    run = tamis.open_run(tagged.run)
+    characters = run.to_numpy("characters")
+    order = np.argsort(characters)
+    tagged.ask("tag", rows=order[:20].tolist(), add=["bad"])
+    tagged.ask("tag", rows=order[-20:].tolist(), add=["good"])
+    opened(tab, tagged)
+    offer = tab.locator(".suggestions li:has-text('characters ≥')")
+    expect(offer).to_contain_text("precision 100 % (84 to 100 %), recall 100 % (84 to 100 %); the cut is between")
+    offer.locator("button").click()
+    tab.wait_for_selector(".step")
+    value = float(tab.input_value("#number-0-value"))
+    assert characters[order[19]] < value <= characters[order[-20]]
+    shows(tab, int((characters >= value).sum()))
+    offer.locator("button").click()
+    expect(tab.locator(".step")).to_have_count(1)  # it replaces the cut
+
+
+def focused(tab: Any) -> str:
+    return str(tab.evaluate("document.activeElement.id || document.activeElement.className.split(' ')[0]"))  # no svg
+
+
+def test_every_path_works_by_keyboard_alone(tab: Any, page: Page) -> None:
+    opened(tab, page, recipe=CUT, sort="row", charts=["words"])
+    # The skip link leads to the pairs, Enter opens one, and closing it leads back to its card.
+    tab.keyboard.press("Tab")
+    assert focused(tab) == "skip"
+    tab.keyboard.press("Enter")
+    assert focused(tab) == "grid"
+    tab.keyboard.press("ArrowRight")
+    tab.keyboard.press("Enter")
+    tab.wait_for_selector("dialog[open] blockquote")
+    assert focused(tab) == "close-pair"
+    tab.keyboard.press("ArrowRight")
+    expect(tab.locator("dialog h2")).to_have_text("Pair 2")
+    tab.keyboard.press("ArrowLeft")
+    expect(tab.locator("dialog h2")).to_have_text("Pair 1")
+    tab.keyboard.press("Enter")
+    expect(tab.locator("dialog")).to_be_hidden()
+    assert (focused(tab), tab.get_attribute(".grid", "aria-activedescendant")) == ("grid", "card-1")
+    # On a card of another view too.
+    tab.focus("#view-copies")
+    tab.keyboard.press("Enter")
+    tab.locator(".copies .card").last.focus()
+    row = tab.evaluate("[...document.querySelectorAll('.copies .card')].indexOf(document.activeElement)")
+    tab.keyboard.press("Enter")
+    tab.wait_for_selector("dialog[open] blockquote")
+    tab.keyboard.press("Escape")
+    expect(tab.locator("dialog")).to_be_hidden()
+    assert tab.evaluate("[...document.querySelectorAll('.copies .card')].indexOf(document.activeElement)") == row
+    # A bar of a histogram is reached by arrows; Enter shows its pairs, and a second Enter all again.
+    tab.focus(".chart svg")
+    tab.keyboard.press("End")
+    assert "pairs" in tab.get_attribute(".chart svg", "aria-valuetext")
+    tab.keyboard.press("Enter")
+    filters = tab.locator(".filters button")
+    expect(filters).to_have_count(1)
+    expect(tab.locator(".chart svg")).to_be_focused()
+    tab.keyboard.press("Enter")
+    expect(filters).to_have_count(0)
+    tab.click("#two")
+    tab.focus("canvas#heat")
+    tab.keyboard.press("ArrowRight")
+    tab.keyboard.press("Enter")
+    expect(filters).to_have_count(2)
+    # What a redraw takes away leaves the focus where it was.
+    tab.locator(".filters button").first.focus()
+    tab.keyboard.press("Enter")
+    expect(filters).to_have_count(1)
+    assert tab.evaluate("document.activeElement.closest('.filters') !== null")
+    tab.keyboard.press("Enter")
+    expect(filters).to_have_count(0)
+    assert focused(tab) == "main"
+    tab.focus("#drop-0")
+    tab.keyboard.press("Enter")
+    expect(tab.locator(".step")).to_have_count(0)
+    tab.focus("#undo")
+    tab.keyboard.press("Enter")
+    expect(tab.locator(".step")).to_have_count(1)
+    assert focused(tab) == "undo"
+
+
+def test_a_pair_that_a_link_opened_leaves_the_focus_on_its_card(tab: Any, page: Page) -> None:
+    opened(tab, page, sort="row", pair=4)
+    tab.wait_for_selector("dialog[open] blockquote")
+    tab.keyboard.press("Escape")
+    expect(tab.locator("dialog")).to_be_hidden()
+    expect(tab.locator(".grid")).to_be_focused()
+    assert tab.get_attribute(".grid", "aria-activedescendant") == "card-4"
+
+
+def test_what_is_typed_holds_when_the_next_control_is_used(tab: Any, page: Page) -> None:
+    """The change of a field reaches the page as the focus leaves it; a redraw then took the next control away."""
+    opened(tab, page, recipe=CUT, sort="row")
+    tab.fill("#number-0-value", "5")
+    tab.keyboard.press("Tab")
+    expect(tab.locator("#recipe pre")).to_contain_text("value: 5")
+    assert (focused(tab), tab.input_value("#slider-0-value")) == ("add-kind", "5")
+    tab.focus("#caption")
+    tab.keyboard.type("boat")
+    tab.keyboard.press("Shift+Tab")
+    expect(tab.locator("main > .told")).not_to_have_text("60 pairs")
+    assert focused(tab) == "size"
+    tab.focus("#recipe-name")
+    tab.keyboard.press("Control+a")
+    tab.keyboard.type("typed")
+    tab.click("#save")
+    tab.wait_for_selector("#said:has-text('typed.parquet')")
+
+
+def test_images_are_named_by_their_captions(tab: Any, page: Page) -> None:
+    opened(tab, page, recipe=CUT, sort="row", pair=6)
+    assert tab.get_attribute("[data-row='0'] img", "alt") == HOSTILE[0]
+    assert tab.get_attribute("[data-row='0']", "aria-label").startswith(HOSTILE[0])
+    assert "\u202e" not in tab.get_attribute("[data-row='4'] img", "alt")
+    tab.wait_for_selector("dialog[open] .frame img")
+    for alt in (tab.get_attribute("[data-row='6'] img", "alt"), tab.get_attribute("dialog .frame img", "alt")):
+        assert alt == "x" * 160 + " …"
+
+
+def test_a_search_says_that_it_is_busy_and_keeps_the_old_pairs(tab: Any, clip_page: Page) -> None:
+    opened(tab, clip_page, sort="row")
+    held: list[Any] = []
+    tab.route("**/ask/rows", lambda route: held.append(route))
+    tab.fill("#near", caption(3))
+    tab.press("#near", "Enter")
+    expect(tab.locator("main > .told")).to_contain_text(f"Looking for images like {caption(3)}")
+    expect(tab.locator(".grid")).to_have_attribute("aria-busy", "true")
+    assert tab.locator("#card-0").get_attribute("data-row") == "0"
+    held.pop().continue_()
+    expect(tab.locator("main > .told")).to_have_text("12 pairs")
+    assert tab.get_attribute(".grid", "aria-busy") is None
+
+
+def test_images_have_three_sizes_and_the_address_keeps_them(tab: Any, page: Page) -> None:
+    widths = []
+    opened(tab, page, recipe=CUT)
+    for size in ("small", "medium", "large"):
+        tab.select_option("#size", size)
+        tab.wait_for_selector(f".grid.{size}")
+        widths.append(tab.locator("#card-0").bounding_box()["width"])
+        assert focused(tab) != "body"
+    assert widths == sorted(set(widths))
+    tab.reload()
+    tab.wait_for_selector(".grid.large")
+
+
+@pytest.mark.parametrize("box", ["#caption", "#word-part", "#tag", "#pair-tag"])
+def test_a_redraw_takes_neither_the_focus_nor_the_text_of_a_box(tab: Any, page: Page, box: str) -> None:
+    """Else the rest of what is typed are keys: "big band" tagged a pair bad."""
+    opened(tab, page, recipe=CUT, **({"pair": 3} if box == "#pair-tag" else {}))
+    if box == "#word-part":
+        tab.click("#words")
+    asked: list[str] = []
+    tab.on("request", lambda request: asked.append(request.url))
+    tab.click(box)
+    tab.keyboard.type("ig band")
+    tab.keyboard.press("Home")
+    tab.evaluate(
+        "(patch) => { const words = new URLSearchParams(location.hash.slice(1));"
+        "for (const [key, value] of Object.entries(patch)) words.set(key, JSON.stringify(value));"
+        "history.replaceState(null, '', '#' + words); dispatchEvent(new PopStateEvent('popstate')); }",
+        {"charts": ["characters"], "recipe": {"select": []}},
+    )
+    shows(tab, 60)
+    tab.keyboard.type("b")
+    assert tab.evaluate("document.activeElement.id") == box[1:]
+    assert tab.input_value(box) == "big band"
+    assert not [url for url in asked if url.endswith(("/tag", "/undo_tags"))]
+
+
+def test_it_opens_with_the_subset_that_it_was_given(tab: Any, run_folder: Path, tmp_path: Path) -> None:
+    run = tamis.open_run(run_folder)
+    half = tamis.select(run, {"name": "half", "select": [{"random_fraction": {"fraction": 0.5, "seed": 1}}]})
+    half.save(tmp_path / "half.parquet")
+    both = dataclasses.replace(half, times=half.keep.astype(np.uint16) * 2, recipe={"name": "twice"}) & tamis.select(
+        run, CUT
+    )
+    both.save(tmp_path / "both.parquet")
+    with served(run_folder, subsets=[tmp_path / "half.parquet"]) as page:
+        opened(tab, page)
+        shows(tab, 30)
+        assert tab.input_value("#number-0-fraction") == "0.5"
+        opened(tab, page, recipe=CUT, sort="row")  # a link shows what it says
+        shows(tab, int(tamis.select(run, CUT).keep.sum()))
+        assert tab.locator(".sides:visible").count() == 0
+    with served(run_folder, subsets=[tmp_path / "both.parquet"]) as page:
+        opened(tab, page)
+        shows(tab, int(both.keep.sum()))
+        tab.wait_for_selector("#recipe:has-text('This is the saved subset')")
+
+
+def test_it_opens_on_the_pairs_next_to_the_cut_of_its_subset(tab: Any, run_folder: Path, tmp_path: Path) -> None:
+    run = tamis.open_run(run_folder)
+    chosen = tamis.select(run, {**CUT, "select": [{"at_least": {"score": "words", "value": 6, "missing": "drop"}}]})
+    chosen.save(tmp_path / "cut.parquet")
+    words = run.to_numpy("words")
+    with served(run_folder, subsets=[tmp_path / "cut.parquet"]) as page:
+        opened(tab, page)
+        for kind, text, keeps in [("kept", "just above 6", True), ("dropped", "just below 6", False)]:
+            expect(tab.locator(f".sides .{kind}")).to_contain_text(f"words {text}")
+            cards = tab.locator(f".inside .{kind}")
+            head, boxes = tab.locator(f".sides .{kind}").bounding_box(), [each.bounding_box() for each in cards.all()]
+            assert len(boxes) > 3
+            assert all(head["x"] - 8 < box["x"] < head["x"] + head["width"] for box in boxes)
+            rows = [int(card.get_attribute("data-row") or -1) for card in cards.all()]
+            nearest = words[chosen.keep].min() if keeps else words[~chosen.keep].max()
+            assert words[rows[0]] == nearest
+        # The arrows follow the page: to the right of the last kept card of a row is the first dropped one.
+        tab.focus(".grid")
+        for _ in range(2):
+            tab.keyboard.press("ArrowRight")
+        assert "dropped" in tab.get_attribute("#" + tab.get_attribute(".grid", "aria-activedescendant"), "class")
+        tab.keyboard.press("End")
+        assert tab.locator("#" + tab.get_attribute(".grid", "aria-activedescendant")).count() == 1
+
+
+def test_without_a_subset_it_offers_the_recipes_that_fit(tab: Any, page: Page) -> None:
+    opened(tab, page)
+    run = tamis.open_run(page.run)
+    share = f"keeps {round(100 * len(tamis.select(run, 'distinct')) / 60)} %"
+    expect(tab.locator(".fits li", has_text="distinct")).to_contain_text(share)
+    expect(tab.locator(".fits li", has_text="distinct")).to_contain_text("One of each image.")
+    text = tab.inner_text(".kept-head") + tab.inner_text("#recipe")
+    assert text.count("60") == 1
+    tab.fill("#caption", "boat")  # what was asked for has the room
+    tab.press("#caption", "Enter")
+    expect(tab.locator(".fits")).to_have_count(0)
+    assert focused(tab) == "caption"
+    tab.fill("#caption", "")
+    tab.press("#caption", "Enter")
+    tab.locator(".fits button", has_text="distinct").press("Enter")
+    shows(tab, len(tamis.select(run, "distinct")))
+    expect(tab.locator(".sides .dropped")).to_be_visible()
+    assert tab.locator(".fits").count() == 0
+
+
+def test_shares_in_the_page_never_say_none_of_some_nor_all_of_most(tab: Any, page: Page) -> None:
+    opened(tab, page)
+    ask = """async (shares) => {
+        const { percent } = await import(document.querySelector("script").src.replace("main", "dom"));
+        return shares.map((one) => percent(...one));
+    }"""
+    shares = [(0, 5), (4, 10_000), (1, 2_000), (1, 200), (1, 3), (199, 200), (9_996, 10_000), (1_999, 2_000), (1, 1)]
+    said = ["0 %", "<0.1 %", "0.1 %", "0.5 %", "33 %", "99.5 %", ">99.9 %", ">99.9 %", "100 %"]
+    assert tab.evaluate(ask, shares) == said
+
+
+def test_a_narrow_page_fits(browser: Any, page: Page) -> None:
+    for scheme in ("light", "dark"):
+        context = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme=scheme)
+        tab = context.new_page()
+        tab.set_default_timeout(15_000)
+        opened(tab, page, recipe=CUT)
+        assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        tab.click("summary >> nth=0")
+        tab.wait_for_selector("#slider-0-value:visible")
+        assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        context.close()
+
+
+def test_a_phone_shows_pairs_at_once_and_the_bar_covers_no_more_than_two_rows(browser: Any, tagged: Page) -> None:
+    context = browser.new_context(viewport={"width": 390, "height": 844})
+    tab = context.new_page()
+    tab.set_default_timeout(15_000)
+    opened(tab, tagged)
+    tab.wait_for_selector(".fits .number i")
+    bar = tab.locator(".tag-bar")
+    assert tab.locator("#card-0 .face").bounding_box()["y"] + 60 < bar.bounding_box()["y"]
+    tab.click("#select-all")
+    tab.fill("#tag", "many")
+    tab.press("#tag", "Enter")
+    tab.wait_for_selector("#undo-tags:visible")
+    assert bar.bounding_box()["height"] < 90
+    opened(tab, tagged, view="map")
+    tab.wait_for_selector(".legend button")
+    legend = tab.locator(".legend").bounding_box()
+    assert legend["y"] + legend["height"] < bar.bounding_box()["y"]
+    context.close()
+
+
+def test_a_question_mark_lists_the_keys_which_do_nothing_meanwhile(tab: Any, tagged: Page) -> None:
+    opened(tab, tagged, sort="row", pair=3)
+    tab.wait_for_selector("dialog[open] :is(blockquote, .problem)")
+    tab.keyboard.press("?")
+    expect(tab.locator("#keys")).to_be_visible()
+    expect(tab.locator("#keys tr:has-text('g, b')")).to_contain_text("tag good, bad")
+    assert NO_AXE or barriers(tab) == []
+    tab.keyboard.press("g")
+    tab.keyboard.press("Escape")
+    expect(tab.locator("#keys")).to_be_hidden()
+    expect(tab.locator("#pair")).to_be_visible()
+    assert tab.locator("[data-row='3'] .label").count() == 0
+    tab.click("#next-pair")
+    expect(tab.locator("#pair h2")).to_have_text("Pair 4")
+    tab.keyboard.press("Escape")
+    tab.focus("#caption")
+    tab.keyboard.type("?")
+    expect(tab.locator("#keys")).to_be_hidden()
+
+
+def test_charts_begin_with_one_score_of_each_signal_and_found_words_are_marked(tab: Any, page: Page) -> None:
+    opened(tab, page, sort="row")
+    shown = tab.locator(".chart h3").all_inner_texts()
+    assert (shown[0], shown[1]) == ("shorter_side", "words")
+    assert "content_hidden" not in shown[:4]
+    tab.fill("#caption", "IMG SRC")
+    tab.press("#caption", "Enter")
+    expect(tab.locator("#card-0 mark")).to_have_text("img src")
+    expect(tab.locator("#card-0 .caption")).to_have_text(HOSTILE[1])
+
+
+def test_images_are_found_by_words_and_by_one_that_is_chosen(tab: Any, clip_page: Page, tmp_path: Path) -> None:
+    (tmp_path / "<b>mine.jpg").write_bytes(pair(7)["jpg"])
+    opened(tab, clip_page)
+    tab.set_input_files("#near-file", tmp_path / "<b>mine.jpg")
+    tab.wait_for_selector(".filters button:has-text('like <b>mine.jpg')")
+    expect(tab.locator("#card-0")).to_have_attribute("data-row", "7")
+    tab.fill("#near", caption(3))
+    tab.press("#near", "Enter")
+    tab.wait_for_selector(f".filters button:has-text('like {caption(3)}')")
+    (tmp_path / "none.jpg").write_bytes(b"no image")
+    tab.set_input_files("#near-file", tmp_path / "none.jpg")
+    tab.wait_for_selector("#said.wrong:has-text('cannot be used')")
+
+
+@pytest.mark.skipif(bool(NO_AXE), reason=NO_AXE)
+@pytest.mark.parametrize(
+    ("scheme", "width"),
+    [
+        ("light", 1440),
+        # A quarter of a minute each.
+        *(pytest.param(*other, marks=pytest.mark.attack) for other in [("light", 390), ("dark", 390), ("dark", 1440)]),
+    ],
+)
+def test_axe_finds_nothing_wrong_in_any_view(browser: Any, page: Page, scheme: Any, width: int) -> None:
+    cut = {"recipe": {**CUT, "select": [*CUT["select"], {"random_fraction": {"fraction": 0.5, "seed": 0}}]}}
+    views = {
+        ".fits .number i": {},
+        ".sides": {"recipe": CUT, "sort": "cut", "size": "small"},
+        ".card": {**cut, "off": [0], "ranges": [["words", 1, 9]], "words": [["status", "ok"]]},
+        ".region": {**cut, "view": "disagree", "compared": ["@", "no-filter"], "region": [1, 1]},
+        "canvas.map": {**cut, "view": "map"},
+        "section.copies": {**cut, "view": "copies"},
+        "button.reason": {**cut, "view": "rejects"},
+        "dialog[open] .right": {**cut, "pair": 3},
+        ".heat canvas": {**cut, "heat": ["words", "characters"]},
+    }
+    context = browser.new_context(viewport={"width": width, "height": 1000}, color_scheme=scheme)
+    tab = context.new_page()
+    tab.set_default_timeout(15_000)
+    for sign, state in views.items():
+        opened(tab, page, **state)
+        tab.evaluate("document.querySelectorAll('details.fold').forEach((fold) => { fold.open = true; })")
+        tab.wait_for_selector(sign)
+        assert barriers(tab) == [], (sign, scheme, width)
+    tab.click("#words")
+    tab.wait_for_selector(".words li")
+    assert barriers(tab) == []
+    context.close()
+
+
+def on_map(tab: Any, page: Page) -> tuple[Any, Any, Any]:
+    """The rows of the map that is seen whole, and the places of their points on the screen."""
+    _, _, body = page.request(f"/{page.token}/ask/map", json.dumps({"map": "image_embedding"}).encode())
+    start = 4 + int.from_bytes(body[:4], "little")
+    x, y = np.frombuffer(body, np.float32, 2 * 59, start).reshape(2, 59).astype(float)
+    box = tab.locator("#map").bounding_box()
+    scale = min(box["width"] / np.ptp(x), box["height"] / np.ptp(y)) / 1.06
+    left = box["x"] + box["width"] / 2 + (x - (x.min() + x.max()) / 2) * scale
+    top = box["y"] + box["height"] / 2 - (y - (y.min() + y.max()) / 2) * scale
+    return np.frombuffer(body, np.uint32, 59, start + 59 * 8), left, top
+
+
+def lassoed(tab: Any, page: Page) -> tuple[list[int], Any]:
+    """The rows in the grid, and the lasso in the address."""
+    lasso = json.loads(parse_qs(urlsplit(tab.url).fragment)["lasso"][0])
+    found = page.ask("rows", recipe={"select": []}, view={"sort": "row"}, lasso=lasso, count=60)
+    expect(tab.locator("main > .told")).to_have_text(re.compile(f"^{found['total']} pairs?"), timeout=60_000)
+    return [card["row"] for card in found["cards"]], lasso["points"]
+
+
+def test_the_map_shows_the_pair_under_the_pointer_and_a_lasso_fills_the_grid(tab: Any, page: Page) -> None:
+    opened(tab, page, view="map")
+    expect(tab.locator(".legend")).to_contain_text("kept 59", timeout=60_000)
+    expect(tab.locator(".map-box > .told")).to_contain_text(f"tamis map {page.run} --of image")
+    rows, left, top = on_map(tab, page)
+    tab.mouse.move(float(left[0]), float(top[0]))
+    tip = tab.locator(".tip")
+    expect(tip).to_be_visible()
+    expect(tip.locator("img")).to_have_attribute("src", re.compile(f"/image/small/{rows[0]}$"))
+    run = tamis.open_run(page.run)
+    assert tip.locator(".caption").inner_text().strip() in run.to_pandas(["caption"])["caption"][int(rows[0])]
+    tab.mouse.click(float(left[0]), float(top[0]))
+    tab.wait_for_selector("dialog[open]")
+    assert f"pair={rows[0]}" in tab.url
+    tab.keyboard.press("Escape")
+    tab.locator("dialog").wait_for(state="hidden")
+
+    # A loop round the lower left quarter, then the same after a zoom: exactly the rows whose points are inside.
+    box = tab.locator("#map").bounding_box()
+    middle = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+    def loop(corners: list[tuple[float, float]]) -> None:
+        tab.click("#map-loop")
+        tab.mouse.move(*corners[0])
+        tab.mouse.down()
+        for corner in [*corners[1:], corners[0]]:
+            tab.mouse.move(*corner, steps=3)
+        tab.mouse.up()
+        tab.click("#map-loop")
+
+    low = box["y"] + box["height"] - 2
+    loop([(box["x"] + 2, middle[1]), middle, (middle[0], low), (box["x"] + 2, low)])
+    tab.wait_for_url("**lasso=**")
+    assert lassoed(tab, page)[0] == sorted(rows[(left < middle[0]) & (top > middle[1])].tolist())
+    assert tab.locator("#map").bounding_box() == box  # the filter's chip does not move the map
+    tab.mouse.move(*middle)
+    tab.mouse.wheel(0, -350)  # zooms by e^0.7
+    zoom = np.exp(0.7)
+    left, top = middle[0] + (left - middle[0]) * zoom, middle[1] + (top - middle[1]) * zoom
+    seen = (abs(left - middle[0]) < box["width"] / 2) & (abs(top - middle[1]) < box["height"] / 2)
+    loop([(middle[0] - 240, middle[1] - 160), (middle[0] + 240, middle[1] - 160), (middle[0], middle[1] + 160)])
+    inside = (abs(top - middle[1]) < 160) & (abs(left - middle[0]) < (middle[1] + 160 - top) * 240 / 320)
+    expect(tab.locator("main > .told")).to_have_text(re.compile(f"^{sum(inside)} pairs?$"), timeout=60_000)
+    found, points = lassoed(tab, page)
+    assert found == sorted(rows[inside].tolist())
+    assert 0 < len(found) < seen.sum() < 59
+    assert np.ptp(np.array(points)[:, 0]) < 2 / zoom
+
+    # The pairs in view, then the whole map again.
+    tab.click("#map-seen")
+    expect(tab.locator("main > .told")).to_have_text(f"{seen.sum()} pairs", timeout=60_000)
+    tab.click("#map-all")
+    tab.click("#map-seen")
+    expect(tab.locator("main > .told")).to_have_text("59 pairs", timeout=60_000)
+
+
+def test_the_map_works_by_keyboard_and_says_what_its_colours_mean(tab: Any, page: Page) -> None:
+    opened(tab, page, view="map", map=["image_embedding", "words"])
+    expect(tab.locator(".ramp i")).to_have_count(16, timeout=60_000)
+    tab.locator("#map-seen").focus()
+    tab.keyboard.press("Tab")
+    assert tab.evaluate("document.activeElement.id") == "map"
+    for key in "++++":
+        tab.keyboard.press(key)
+    tab.keyboard.press("0")
+    tip = tab.locator(".tip")
+    for _ in range(40):  # on the way to the left there is a pair
+        if tip.is_visible() and tip.locator("img").count():
+            break
+        tab.keyboard.press("ArrowLeft")
+        tab.wait_for_timeout(50)
+    row = int(tip.locator("img").get_attribute("src").rpartition("/")[2])
+    expect(tip.locator(".caption")).not_to_be_empty()
+    tab.keyboard.press("Enter")
+    tab.wait_for_selector("dialog[open]")
+    assert f"pair={row}" in tab.url
+    tab.keyboard.press("Escape")
+    tab.locator("dialog").wait_for(state="hidden")
+    assert tab.evaluate("document.activeElement.id") == "map"
+
+    # A colour of the legend leaves only its points: the others are no longer drawn.
+    tab.select_option("#map-by", "kept")
+    shown = """() => {
+      const context = document.querySelector("canvas.map").getContext("2d");
+      return new Uint32Array(context.getImageData(0, 0, 2000, 2000).data.buffer).filter(Boolean).length;
+    }"""
+    expect(tab.locator("#legend-1")).to_contain_text("kept 59", timeout=60_000)
+    tab.keyboard.press("Escape")
+    tab.click("#map-all")
+    assert tab.evaluate(shown) > 59
+    opened(tab, page, view="map", recipe=CUT, compared=["@", "no-filter"])
+    kept = int((tamis.open_run(page.run).to_numpy("words") >= 3).sum())
+    expect(tab.locator("#legend-0")).to_have_text(re.compile("^dropped"), timeout=60_000)
+    before = tab.evaluate(shown)
+    tab.click("#legend-0")
+    expect(tab.locator("#legend-0")).to_have_attribute("aria-pressed", "true")
+    assert tab.evaluate(shown) < before
+    assert kept < 60
+    tab.select_option("#map-by", "disagreement")
+    expect(tab.locator(".legend")).to_contain_text("no-filter keep", timeout=60_000)

@@ -1,0 +1,77 @@
+"""The page's numbers by hand: formats, histograms, counts of words, overlaps, duplicates and picks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tamis.reports import distributions, formats
+from tamis.reports.distributions import BARS, QUANTILES, Histogram, histograms, tallies
+from tamis.runs.table import MemoryTable
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        (formats.share(1, 3), "33.3 %"),
+        (formats.share(1, 1_000_000), "<0.1 %"),
+        (formats.share(999_999, 1_000_000), ">99.9 %"),
+        (formats.share(1_999, 2_000), ">99.9 %"),
+        (formats.number(0.281234), "0.2812"),
+        (formats.number(1234567.0), "1,234,567"),
+        (formats.fixed(-0.5, "+.3f"), "−0.500"),
+    ],
+)
+def test_numbers_are_short_and_never_say_none_of_some_nor_all_of_most(written: str, text: str) -> None:
+    assert written == text
+
+
+def one(values: Any, keep: list[bool] | None = None, cuts: tuple[float, ...] = (), block: int = 3) -> Histogram:
+    column = np.asarray(values, np.float32)
+    keeps = [np.asarray(keep, bool)] if keep is not None else []
+    return histograms(MemoryTable({"x": column}, block=block), ["x"], keeps, {"x": cuts})["x"]
+
+
+@given(st.lists(st.floats(width=32) | st.just(float("nan")), max_size=60), st.integers(1, 20))
+def test_quantiles_and_counts_equal_those_of_numpy_whatever_the_blocks(values: list[float], block: int) -> None:
+    found = one(values, [True] * len(values), block=block)
+    finite = np.asarray([value for value in values if np.isfinite(value)], np.float32)
+    assert found.judged == finite.size == found.pool.sum() == found.kept[0].sum()
+    assert found.null == sum(np.isnan(value) for value in values)
+    assert found.kept_null == [found.null]
+    for level in QUANTILES:
+        expected = np.quantile(finite, level, method="lower") if finite.size else np.nan
+        assert np.array_equal(found.quantiles[level], expected, equal_nan=True)
+    whole = one(values, block=1000)
+    assert (found.pool.tolist(), found.edges.tolist()) == (whole.pool.tolist(), whole.edges.tolist())
+
+
+def test_whole_numbers_are_in_the_middle_of_their_bars_and_infinity_is_in_none() -> None:
+    found = one([1, 2, 2, 3, np.nan, np.inf], [True, True, False, False, True, True])
+    assert (found.infinite, found.edges.tolist()) == (1, [0.5, 1.5, 2.5, 3.5])
+    assert (found.pool.tolist(), found.kept[0].tolist()) == ([1, 2, 1], [1, 1, 0])
+    wide = one(list(range(1, 201)) * 2, block=100)
+    assert wide.pool.size <= BARS
+    assert len(set(wide.pool.tolist())) == 1
+
+
+def test_a_long_tail_is_one_bar_at_the_edge_unless_a_cut_is_in_it() -> None:
+    values = [*np.linspace(0, 1, 500), 1000.0]
+    found = one(values, block=100)
+    assert (found.above, found.below, found.high, found.pool.sum()) == (True, False, 1000, 501)
+    assert found.edges[-1] < 2
+    assert one(values, cuts=(400.0,), block=100).edges[-1] >= 400
+    constant = one([-7.5] * 5)
+    assert constant.edges[0] < constant.low < constant.edges[-1]
+    few = one([0.0] * 998 + [0.5, 0.9], block=400)  # nearly all one value: the others are shown
+    assert (few.above, few.edges[-1]) == (False, np.float32(0.9))
+
+
+def test_a_column_of_many_values_is_named_but_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distributions, "MOST", 3)
+    found = tallies(MemoryTable({"w": list("abcdefgh")}, block=2), ["w"], [])["w"]
+    assert (found.many, found.values) == (True, ())
