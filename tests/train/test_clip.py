@@ -103,6 +103,20 @@ def trained(run: Run, out: Path, training: ClipTraining, how: How = CPU, **more:
     return train_clip(more.pop("source", run), out=out, training=training, how=how, **more)
 
 
+@pytest.fixture(scope="module")
+def whole(run: Run, tiny: ClipTraining, tmp_path_factory: pytest.TempPathFactory) -> tuple[Trained, Path]:
+    """The six steps, and the folder that they left."""
+    out = tmp_path_factory.mktemp("whole")
+    return trained(run, out, tiny), out
+
+
+@pytest.fixture(scope="module")
+def in_pieces(run: Run, tiny: ClipTraining, tmp_path_factory: pytest.TempPathFactory) -> tuple[Trained, Path]:
+    """The same with each batch in two pieces."""
+    out = tmp_path_factory.mktemp("pieces")
+    return trained(run, out, tiny, replace(CPU, pieces=2)), out
+
+
 def metrics(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (out / "training" / "metrics.jsonl").read_text().splitlines()]
 
@@ -151,9 +165,10 @@ def test_the_loss_falls_and_the_folder_loads_with_transformers_and_with_our_sign
     assert sorted(path.name for path in (tmp_path / "training").iterdir()) == ["metrics.jsonl", "training.json"]
 
 
-def test_metrics_have_the_losses_the_rates_and_the_speed(run: Run, tmp_path: Path, tiny: ClipTraining) -> None:
-    done = trained(run, tmp_path, tiny)
-    lines = metrics(tmp_path)
+def test_metrics_have_the_losses_the_rates_and_the_speed(
+    run: Run, tmp_path: Path, tiny: ClipTraining, whole: tuple[Trained, Path]
+) -> None:
+    done, lines = whole[0], metrics(whole[1])
     assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
     assert [line["loss"] for line in lines] == list(done.losses)
     # The fourth of the four steps after the warm-up: half a cosine, three quarters of the way down.
@@ -173,10 +188,9 @@ def test_the_temperature_stays_within_its_bounds(run: Run, tmp_path: Path, tiny:
 
 
 def test_a_killed_training_resumes_to_the_same_losses_and_weights_to_the_bit(
-    run: Run, tmp_path: Path, tiny: ClipTraining, kill: Any
+    run: Run, tmp_path: Path, tiny: ClipTraining, in_pieces: tuple[Trained, Path], kill: Any
 ) -> None:
-    how = replace(CPU, pieces=2)
-    whole, out = trained(run, tmp_path / "whole", tiny, how), tmp_path / "killed"
+    how, (whole, folder), out = replace(CPU, pieces=2), in_pieces, tmp_path / "killed"
     with kill(6):
         trained(run, out, tiny, how)
     assert [line["step"] for line in metrics(out)] == [1, 2, 3, 4, 5]
@@ -190,10 +204,10 @@ def test_a_killed_training_resumes_to_the_same_losses_and_weights_to_the_bit(
     rest = trained(run, out, tiny, how)
     assert list(rest.losses) == list(whole.losses)[4:]  # the checkpoint was that of step 4
     assert [line["loss"] for line in metrics(out)] == list(whole.losses)
-    assert_same_model(tmp_path / "whole", out)
+    assert_same_model(folder, out)
     assert sorted(path.name for path in state.iterdir()) == ["metrics.jsonl", "training.json"]
     assert trained(run, out, tiny, how) == replace(rest, losses=[])  # done already
-    assert_same_model(tmp_path / "whole", out)
+    assert_same_model(folder, out)
 
 
 def test_a_residual_tower_learns_loads_with_transformers_and_resumes_to_the_bit(
@@ -206,6 +220,8 @@ def test_a_residual_tower_learns_loads_with_transformers_and_resumes_to_the_bit(
         trained(run, tmp_path / "killed", residual)
     trained(run, tmp_path / "killed", residual)
     assert_same_model(tmp_path / "whole", tmp_path / "killed")
+    trained(run, tmp_path / "not measured", residual, replace(CPU, pieces=1))
+    assert_same_model(tmp_path / "whole", tmp_path / "not measured")
     network = AutoModel.from_pretrained(tmp_path / "whole").eval()
     assert network.vision_model.embeddings.cls_token.abs().max() > 0  # it learned
     black = np.zeros((64, 64, 3), np.uint8)
@@ -220,22 +236,15 @@ def test_a_residual_tower_learns_loads_with_transformers_and_resumes_to_the_bit(
 
 
 def test_pieces_and_recomputed_layers_change_losses_by_rounding_only(
-    run: Run, tmp_path: Path, tiny: ClipTraining
+    run: Run, tmp_path: Path, tiny: ClipTraining, whole: tuple[Trained, Path], in_pieces: tuple[Trained, Path]
 ) -> None:
-    plain = trained(run, tmp_path / "plain", tiny)
-    for name, how in (("pieces", replace(CPU, pieces=3)), ("layers", replace(CPU, checkpointing=True))):
-        assert trained(run, tmp_path / name, tiny, how).losses == pytest.approx(plain.losses, abs=1e-4)
+    for done in (in_pieces[0], trained(run, tmp_path, tiny, replace(CPU, checkpointing=True))):
+        assert done.losses == pytest.approx(whole[0].losses, abs=1e-4)
 
 
 def train_here(path: str, out: str, training: ClipTraining) -> None:
     opened = Run(path)
     train_clip(opened, out=out, training=training, how=CPU)
-
-
-def test_two_processes_train_as_one_does(run: Run, tmp_path: Path, tiny: ClipTraining) -> None:
-    alone = trained(run, tmp_path / "one", tiny)
-    on_processes(2, train_here, str(run.path), str(tmp_path / "two"), tiny)
-    assert [line["loss"] for line in metrics(tmp_path / "two")] == pytest.approx(alone.losses, abs=1e-4)
 
 
 def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_checkpoint(
@@ -545,12 +554,6 @@ def test_a_batch_is_cut_to_fit_into_free_memory_and_resumes_in_the_same_pieces(
     assert_same_model(tmp_path / "cut", tmp_path / "killed")
 
 
-def test_the_measured_step_changes_nothing(run: Run, tmp_path: Path, residual: ClipTraining) -> None:
-    measured = trained(run, tmp_path / "a", residual)
-    assert measured.losses == trained(run, tmp_path / "b", residual, replace(CPU, pieces=1)).losses
-    assert_same_model(tmp_path / "a", tmp_path / "b")
-
-
 def test_what_does_not_fit_into_memory_is_refused(
     run: Run, tmp_path: Path, tiny: ClipTraining, residual: ClipTraining, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -563,9 +566,10 @@ def test_what_does_not_fit_into_memory_is_refused(
         trained(run, tmp_path / "residual", residual, SPARE)
 
 
-def test_another_training_does_not_resume_in_the_folder(run: Run, tmp_path: Path, tiny: ClipTraining) -> None:
-    out = tmp_path / "out"
-    trained(run, out, tiny)
+def test_another_training_does_not_resume_in_the_folder(
+    run: Run, tmp_path: Path, tiny: ClipTraining, whole: tuple[Trained, Path]
+) -> None:
+    out = whole[1]
     pool = tamis.PoolSpec(path=run.facts["pool"]["path"], caption="json:uid")
     other = tamis.score(pool, run=tmp_path / "other", signals=["caption_length"], quiet=True)
     half = Subset(run=run, keep=np.arange(len(run)) < 8)
@@ -621,9 +625,9 @@ def test_other_requests_that_make_no_sense_are_refused(run: Run, tmp_path: Path,
 
 
 def test_a_gpu_trains_the_model_of_a_cpu_in_pieces_and_resumed(
-    run: Run, tiny: ClipTraining, tmp_path: Path, kill: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trained(run, tmp_path / "cpu", tiny, replace(CPU, pieces=2))
+    run: Run, tiny: ClipTraining, in_pieces: tuple[Trained, Path], tmp_path: Path, kill: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     gpu = replace(CPU, device=replace(CPU.device, kind="cuda:1"), pieces=2)
     monkeypatch.setattr(watch, "peak_rate", lambda *device: 1e12)  # else a product as large as a GPU likes
     with on_gpu() as gpus:
@@ -635,5 +639,5 @@ def test_a_gpu_trains_the_model_of_a_cpu_in_pieces_and_resumed(
         with pytest.raises(StopError, match="no memory for a step: use --pieces 4, or a smaller --train-batch; the"):
             trained(run, tmp_path / "full", tiny, gpu)
     assert gpus.calls > 1000
-    for name, one in weights(tmp_path / "cpu").items():
+    for name, one in weights(in_pieces[1]).items():
         assert torch.allclose(one, weights(tmp_path / "gpu")[name], atol=1e-4), name

@@ -18,12 +18,10 @@ from tamis.core.ids import format_uid
 from tamis.pools.texts import read_captions_file
 from tamis.runs import Run
 
-SAMPLING = {"captions": 3, "max_tokens": 10}
 
-
-@pytest.fixture
+@pytest.fixture(scope="module")
 def sieve(blip_model: str, clip_model: str) -> dict[str, Any]:
-    return {"captioner": blip_model, "encoder": clip_model, "sampling": SAMPLING}
+    return {"captioner": blip_model, "encoder": clip_model, "sampling": {"captions": 3, "max_tokens": 10}}
 
 
 def score(pool: Path, run: Path, settings: dict[str, Any], **options: Any) -> Run:
@@ -37,11 +35,10 @@ def columns(run: Run) -> dict[str, list[Any]]:
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory, blip_model: str, clip_model: str) -> Run:
+def kept(tmp_path_factory: pytest.TempPathFactory, sieve: dict[str, Any]) -> Run:
     """A run over what `pool` is, with its captions."""
     folder = tmp_path_factory.mktemp("kept")
-    settings = {"captioner": blip_model, "encoder": clip_model, "sampling": SAMPLING}
-    return score(write_pool(folder / "pool"), folder / "run", settings, keep=["captions"], precision="float32")
+    return score(write_pool(folder / "pool"), folder / "run", sieve, keep=["captions"], precision="float32")
 
 
 def test_stored_captions_are_row_aligned_and_hold_the_nearest(
@@ -77,11 +74,10 @@ def test_stored_captions_are_used_again(
 def test_captions_from_a_file_score_as_generated_ones(
     form: str, pool: Path, tmp_path: Path, sieve: dict[str, Any], kept: Run
 ) -> None:
-    run = kept
     by, _, kind = form.partition(".")
-    name = next(iter(run.texts))
-    captions = [texts for shard in run.shards for texts in run.texts_of(name, shard) or []]
-    names = [format_uid(row["uid_hi"], row["uid_lo"]) if by == "uid" else row["key"] for row in index_rows(run)]
+    (name,) = kept.texts
+    captions = [texts for shard in kept.shards for texts in kept.texts_of(name, shard) or []]
+    names = [format_uid(row["uid_hi"], row["uid_lo"]) if by == "uid" else row["key"] for row in index_rows(kept)]
     file = tmp_path / f"captions.{kind}"
     if kind == "parquet":
         pq.write_table(pa.table({by: names, "captions": captions}), file)
@@ -96,7 +92,7 @@ def test_captions_from_a_file_score_as_generated_ones(
         lines = [{by: n, "caption": texts[k]} for k in range(3) for n, texts in zip(names, captions, strict=True)]
         file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     given = {"captions_from": str(file), "encoder": sieve["encoder"]}
-    assert columns(score(pool, tmp_path / "given", given, precision="float32")) == columns(run)
+    assert columns(score(pool, tmp_path / "given", given, precision="float32")) == columns(kept)
 
 
 def test_a_pair_that_is_not_in_the_file_is_null(pool: Path, tmp_path: Path, clip_model: str) -> None:

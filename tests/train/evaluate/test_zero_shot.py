@@ -1,4 +1,4 @@
-"""Zero-shot evaluation: counted by hand from the model's plain outputs, and what a user meets on the way."""
+"""Zero-shot evaluation: counted by hand from the model's embeddings, and what a user meets on the way."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from factories import WORDS, image_bytes
 
 from tamis.core.errors import DamageError, ModelError, PoolError, RecipeError
 from tamis.core.types import Device
+from tamis.models.clip import load_clip, load_tokenizer
 from tamis.models.preprocess import load_preprocess
 from tamis.pools.images import decode
 from tamis.train.evaluate.tasks import read_task
@@ -29,30 +30,16 @@ CPU = Device(threads=1)
 
 
 class Plain:
-    """A checkpoint as transformers runs it, one image and one text at a time, in loops."""
+    """A checkpoint's embeddings, one image and one text at a time, and a ranking in loops."""
 
     def __init__(self, model: str) -> None:
-        import torch
-        from transformers import AutoModel, AutoTokenizer
-
-        self.torch = torch
-        self.model = AutoModel.from_pretrained(model).eval()
-        self.tokenizer = AutoTokenizer.from_pretrained(model)
-        self.preprocess = load_preprocess(model)
+        self.clip, self.tokens, self.preprocess = load_clip(model, CPU), load_tokenizer(model), load_preprocess(model)
 
     def image(self, data: bytes) -> np.ndarray:
-        pixels = self.preprocess.normalise(self.preprocess.resize(decode(data, max_pixels=10**8)))
-        with self.torch.no_grad():
-            return self.unit(self.model.get_image_features(pixel_values=self.torch.from_numpy(pixels)[None]))
+        return unit(self.clip.images([self.preprocess.resize(decode(data, max_pixels=10**8))])[0])
 
     def text(self, text: str) -> np.ndarray:
-        ids = self.tokenizer(text, return_tensors="pt")["input_ids"]
-        with self.torch.no_grad():
-            return self.unit(self.model.get_text_features(input_ids=ids))
-
-    def unit(self, output: Any) -> np.ndarray:
-        found = (output if hasattr(output, "float") else output.pooler_output)[0].double().numpy()
-        return found / np.sqrt((found**2).sum())
+        return unit(self.clip.texts(self.tokens([text]))[0])
 
     def ranking(self, data: bytes, classes: tuple[str, ...], templates: tuple[str, ...]) -> list[int]:
         """Class numbers, the likeliest first."""
@@ -61,6 +48,10 @@ class Plain:
             mean = np.mean([self.text(template.replace("{c}", name)) for template in templates], axis=0)
             scores.append(float(self.image(data) @ mean / np.sqrt(mean @ mean)))
         return sorted(range(len(classes)), key=lambda n: -scores[n])
+
+
+def unit(row: np.ndarray) -> np.ndarray:
+    return row.astype(float) / np.linalg.norm(row.astype(float))
 
 
 @pytest.fixture
