@@ -27,6 +27,7 @@ import factories
 import tiny_captioners
 import tiny_encoders
 import tiny_towers
+from browsing import NO_BROWSER, chromium
 from command_line import Done, Tamis
 
 from tamis import cli
@@ -135,6 +136,15 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.strip()}")
     yield folder
     subprocess.run(["umount", "--lazy", str(folder)], check=True)  # the frames of an error may hold mapped files
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A browser without a window."""
+    if NO_BROWSER:
+        pytest.skip(NO_BROWSER)
+    with chromium() as running:
+        yield running
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""select, export, cluster and report: what a transcript does not show."""
+"""score, select, export, cluster and report: what a transcript does not show."""
 
 from __future__ import annotations
 
@@ -10,15 +10,7 @@ import numpy as np
 from command_line import Tamis
 from factories import write_pool, write_run
 
-
-def test_a_subset_of_another_run_with_shards_of_the_same_sizes_is_refused(tamis: Tamis, tmp_path: Path) -> None:
-    write_pool(tmp_path / "pool", shards=1)
-    write_pool(tmp_path / "second" / "pool", shards=1, first=5)
-    (tmp_path / "second" / "pool" / "00005.tar").rename(tmp_path / "second" / "pool" / "00000.tar")
-    for pool, run in (("pool", "one"), ("second/pool", "two")):
-        tamis("score", pool, "--run", run, "--signals", "caption_length", "-q")
-    tamis("select", "one", "-r", "random", "-o", "half.parquet")
-    assert tamis("export", "two", "half.parquet", "x.npy", "--to", "npy").code == 2
+import tamis as package
 
 
 def test_pairs_and_paths_with_brackets_are_printed_as_they_are(tamis: Tamis, tmp_path: Path) -> None:
@@ -57,3 +49,19 @@ def test_repeats_are_said_in_rows_and_times_and_exported_as_such(tamis: Tamis, t
     assert re.search(r"<b class=\"stays\">kept \d+ times</b>", page)
     done = tamis("select", "run", "-r", "soft-cap", "-o", "x.parquet", "--set", "select.sample.alfa=0.3")
     assert "unknown setting 'alfa' (did you mean 'alpha'?)" in done.err
+
+
+def test_settings_reach_signals_by_the_same_path_with_and_without_a_recipe(tamis: Tamis, tmp_path: Path) -> None:
+    write_pool(tmp_path / "pool", shards=1)
+    (tmp_path / "mine.yaml").write_text("signals: [caption_length, {image_size: {label: other}}]")
+    setting = ["--set", "signals.image_size.of=stored"]
+    alone = tamis("score", "pool", "--run", "alone", "--signals", "image_size,caption_length", *setting, "-q")
+    beside = tamis("score", "pool", "--run", "beside", "--recipe", "basic", "--signals", "image_size", *setting, "-q")
+    assert (alone.code, beside.code) == (0, 0), alone.err + beside.err
+    for run in ("alone", "beside"):
+        groups = package.open_run(tmp_path / run).scores
+        assert {group.facts["settings"].get("of") for group in groups.values()} == {None, "stored"}
+    given = ["score", "pool", "--run", "new", "--recipe", "mine.yaml", "--signals", "image_size", "--dry-run"]
+    assert "2 entries are called 'image_size': use a number" in tamis(*given, *setting).err
+    assert tamis(*given, "--set", "signals.2.image_size.of=stored").code == 0
+    assert "no entry is called 'language'" in tamis(*given, "--set", "signals.language.model=lid176").err

@@ -2,28 +2,10 @@
 
 from __future__ import annotations
 
-import re
-import shlex
-
 import pytest
-from command_line import Tamis, commands
+from command_line import Tamis
 
 import tamis as package
-
-
-@pytest.mark.parametrize("command", sorted(commands()))
-def test_every_commands_help_has_an_example_that_the_command_understands(tamis: Tamis, command: str) -> None:
-    done = tamis(*command.split(), "--help")
-    assert (done.code, done.err) == (0, "")
-    text = commands()[command].help
-    example = re.search(r"Example: tamis (.*)", text)
-    assert example is not None
-    assert example[1].startswith(command)
-    assert "Example: tamis" in done.out
-    assert [parameter.name for parameter in commands()[command].params if not parameter.help] == []
-
-    words = shlex.split(example[1])[len(command.split()) :]
-    commands()[command].make_context(command, words)  # parses it; a wrong option or a missing argument raises
 
 
 @pytest.mark.parametrize("group", ["", "lab"])

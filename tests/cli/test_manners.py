@@ -19,15 +19,11 @@ from tamis.recipes.recipe import load
 
 def test_lists_may_be_repeated(tamis: Tamis, tmp_path: Path, clip_model: str) -> None:
     write_pool(tmp_path / "pool", shards=1, rows=3)
-    signals = (
-        "--signals",
-        "caption_length,image_size",
-        "--signals",
-        "clip",
-        "--set",
-        f"signals.clip.model={clip_model}",
+    signals = ("--signals", "caption_length,image_size", "--signals", "clip")
+    model = ("--set", f"signals.clip.model={clip_model}")
+    done = tamis(
+        "score", "pool", "--run", "run", *signals, *model, "--keep", "embeddings", "--keep", "captions,texts", "-q"
     )
-    done = tamis("score", "pool", "--run", "run", *signals, "--keep", "embeddings", "--keep", "captions,texts", "-q")
     assert done.code == 0, done.err
     run = package.open_run("run")
     assert set(run.scores) == {"caption_length", "image_size", "clip"}
@@ -104,15 +100,29 @@ def test_the_shell_completes_names(
 
 
 @pytest.mark.parametrize("what", ["signals", "recipes", "models", "steps", "exports"])
-def test_a_list_fits_80_columns_and_cuts_no_word(tamis: Tamis, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
-    whole = set(tamis("list", what).out.split())
+def test_lists_are_tables_or_json_and_a_table_fits_80_columns_and_cuts_no_word(
+    tamis: Tamis, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    table, data = tamis("list", what), tamis("list", what, "--json")
+    assert (table.code, table.err, data.code, data.err) == (0, "", 0, "")
+    rows = json.loads(data.out)
+    assert len(rows) >= 2
+    for row in rows:
+        assert str(next(iter(row.values()))) in table.out
+        if what == "models":
+            assert row["size_mb"] is None or row["size_mb"] > 0
+        else:
+            assert all(isinstance(value, str) and value for key, value in row.items() if key != "settings")
     monkeypatch.setenv("COLUMNS", "80")
     narrow = tamis("list", what).out
     assert max(map(len, narrow.splitlines())) <= 80
-    assert set(narrow.split()) == whole
+    assert set(narrow.split()) == set(table.out.split())
     if what == "recipes":
         assert narrow.split()[:4] == ["recipe", "paper", "needs", "keeps"]
         assert re.search(r"^clip-30 +DataComp 2023 +clip \(1.7 GB\) +top 30 % of", narrow, re.MULTILINE)
+    if what == "models":
+        assert re.search(r"^minilm +sentence encoder +92 +Apache-2.0 +no *$", table.out, re.MULTILINE)
+        assert len(re.findall(r"^model +job +MB +licence", table.out, re.MULTILINE)) >= 3  # a table of each kind
 
 
 def test_recipes_have_names_that_type_easily_and_their_older_names_work(tamis: Tamis, scored: Path) -> None:

@@ -47,9 +47,13 @@ def test_the_page_names_the_options_of_tamis_itself(tamis: Tamis) -> None:
 
 @pytest.mark.parametrize("command", list(cli.COMMANDS))
 def test_the_help_shows_what_the_page_shows_and_nothing_else(tamis: Tamis, command: str) -> None:
-    printed = tamis(*command.split(), "--help").out
-    shown = squeezed(printed)
-    assert squeezed((cli.COMMANDS[command].__doc__ or "").partition("Example:")[0]) in shown
+    done = tamis(*command.split(), "--help")
+    assert (done.code, done.err) == (0, "")
+    printed, shown = done.out, squeezed(done.out)
+    about, _, example = (cli.COMMANDS[command].__doc__ or "").partition("Example: tamis ")
+    assert squeezed(about) in shown
+    assert example.startswith(command)  # the page shows it in a block, and that it is understood is tested below
+    assert "Example: tamis" in printed
     declared = list(parameters(command))
     for one in declared:
         default = "[required]" if one.default == "required" else f"[default:{one.default}" if one.default else ""
@@ -73,9 +77,6 @@ def test_a_groups_help_lists_its_commands_with_their_first_sentences_whole(tamis
 def test_the_registry_is_what_can_be_typed() -> None:
     assert list(commands()) == list(cli.COMMANDS)
     assert {typed.partition(" ")[0] for typed in cli.COMMANDS if " " in typed} == set(cli.GROUPS)
-
-
-# ---- what documents and messages show
 
 
 def in_backticks(text: str) -> Iterator[str]:

@@ -1,7 +1,8 @@
-"""`tamis train c_ssft`, `tamis train c_rho` and the command for open_clip as they are typed."""
+"""`tamis train c_ssft`, `train c_rho`, the command for open_clip and `evaluate zero-shot` as they are typed."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -71,3 +72,17 @@ def test_what_cannot_be_trained_ends_the_command_before_any_training(
     done = tamis("train", *words.replace("MODEL", clip_model).split(), "--out", "mine")
     assert (done.code, [name for name in names.split() if name not in done.err]) == (2, []), done.err
     assert not list((tmp_path / "mine").rglob("*.json"))
+
+
+def test_the_labs_tasks_are_drawn_and_a_model_is_measured_on_them(tamis: Tamis, clip_model: str) -> None:
+    drawn = tamis("lab", "make-tasks", "tasks", "--size", "12")
+    assert drawn.code == 0
+    assert "wrote 5 tasks of 12 images each" in drawn.err
+    arguments = ("evaluate", "zero-shot", clip_model, "--tasks", "tasks", "--out", "out")
+    done = tamis(*arguments, "--json")
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    assert len(found["tasks"]) == 5
+    table = tamis(*arguments, "-q")
+    assert table.code == 0
+    assert "acc1" in table.out

@@ -166,9 +166,6 @@ def test_a_table_that_we_wrote_is_a_pool_too(tamis: Tamis, tmp_path: Path) -> No
     assert "which this command reads" in done.err
 
 
-# ---- tamis run
-
-
 def write_recipe(**more: Any) -> None:
     recipe = {"pool": "pool", "run": "run", "signals": ["caption_length"], "select": [], "report": "page.html", **more}
     Path("recipe.yaml").write_text(yaml.safe_dump({"export": [{"npy": "a.npy"}, {"keys": "keys"}], **recipe}))

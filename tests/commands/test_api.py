@@ -31,9 +31,6 @@ def recipe(folder: Path, **more: Any) -> dict[str, Any]:
     } | more
 
 
-# ---- plan
-
-
 def test_a_plan_counts_what_every_shard_lacks_and_makes_nothing(pool: Path, tmp_path: Path) -> None:
     before = files(tmp_path)
     planned = tamis.plan(pool, run=tmp_path / "run", signals=["caption_length"], device="cpu", batch_size=8)
@@ -83,9 +80,6 @@ def test_a_pool_without_a_run_is_no_plan(pool: Path, tmp_path: Path) -> None:
     for given in ({"pool": pool}, {"run": tmp_path / "run"}):
         with pytest.raises(ValueError, match="takes a pool and its run, or neither and a recipe"):
             tamis.plan(**given, signals=["caption_length"])
-
-
-# ---- run_recipe
 
 
 def test_a_recipe_is_scored_selected_exported_and_reported(pool: Path, tmp_path: Path) -> None:

@@ -87,9 +87,6 @@ def test_a_recipes_pool_is_the_runs_too(tmp_path: Path) -> None:
     assert len(package.run_recipe(other, grow=True, quiet=True).run) == 5
 
 
-# ---- where a run may be
-
-
 @pytest.mark.parametrize(
     ("pool", "run"),
     [
@@ -115,9 +112,6 @@ def test_a_run_is_not_made_among_other_files(pool: str, run: str, tamis: Tamis, 
         assert (done.code, files(tmp_path) == before) == (2, True), done.err
         assert "--run" in done.err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["above", "linked", "photos", "pool"]
-
-
-# ---- json fields: in the index of a new run, as scores in a run that has an index
 
 
 def fielded(folder: Path, shards: int = 2, rows: int = 3) -> Path:
@@ -170,9 +164,6 @@ def test_a_field_that_would_hide_a_score_is_refused(tmp_path: Path) -> None:
             with_fields(pool, tmp_path / "run", name)
     with pytest.raises(RecipeError, match="the field 'shorter_side' cannot be added: image_size has a column of"):
         with_fields(pool, tmp_path / "run", "shorter_side", signals=("image_size",))
-
-
-# ---- the same pool by another path
 
 
 def mount_of(folder: Path, at: Path) -> Iterator[Path]:

@@ -83,8 +83,6 @@ def test_a_recipe_killed_before_any_of_its_files_goes_on(tmp_path: Path, monkeyp
     assert killed_at_each_file(0, 1, tmp_path, monkeypatch) > 20
 
 
-# ---- at any moment
-
 #: Commands, and the run that each needs. All can be repeated as they are.
 COMMANDS = {
     "score": ("score", "pool", "--run", "run", "--signals", "caption_length,image_hash,image_quality", "-q"),

@@ -44,10 +44,9 @@ class Faulty(Signal):
 
     Attributes:
         key: the sample.
-        how: "raise", "kill" (the process), "kill its parent", "exit" or "exit 1" (the process), "leave" (raises
-            SystemExit(0)), "sleep" (for minutes), "short" (a value too few), "extra" (a column more), "words" (for
-            numbers), "objects", "masked" (an array), "complex" (numbers), "huge" (a number), "long" (an integer),
-            "lacking" (no column), "list" (no mapping), "call" (the last of `CALLS`).
+        how: "raise", "kill" (the process), "exit" or "exit 1" (the process), "leave" (raises
+            SystemExit(0)), "sleep" (for minutes), "short" (a value too few), "huge" (a number), "long" (an integer),
+            "lacking" (no column), "call" (the last of `CALLS`).
         unless: a file; where it is there, nothing bad happens.
     """
 
@@ -70,9 +69,6 @@ class Faulty(Signal):
                         raise ZeroDivisionError("a fault of the signal's")
                     case "kill":
                         os.kill(os.getpid(), signal.SIGKILL)
-                    case "kill its parent":
-                        os.kill(os.getppid(), signal.SIGKILL)
-                        time.sleep(300)
                     case "exit" | "exit 1":
                         os._exit(int(self.how == "exit 1"))
                     case "leave":
@@ -83,24 +79,12 @@ class Faulty(Signal):
                         CALLS[-1]()
                     case "short":
                         found = found[:-1]
-                    case "extra":
-                        return {"faulty": found, "fault": found}
-                    case "words":
-                        return {"faulty": ["a"] * len(found)}
-                    case "objects":
-                        found = found.astype(object)
-                    case "masked":
-                        found = np.ma.array(found, mask=found > 0)
-                    case "complex":
-                        found = found * 1j
                     case "huge":
                         found = found * np.float64(1e300)
                     case "long":
                         found = np.full(len(samples), 2**53 + 1)
                     case "lacking":
                         return {}
-                    case "list":
-                        return [found]  # type: ignore[return-value]
             return {"faulty": found}
 
         return values
@@ -142,7 +126,7 @@ class Broken(Signal):
     """A signal that cannot work.
 
     Attributes:
-        how: "misspelt" (its column), "arguments" (of its function), "load" (raises), "nothing" (is what load returns).
+        how: "misspelt" (its column), "load" (raises), "nothing" (is what load returns).
     """
 
     name: ClassVar[str] = "broken"
@@ -158,6 +142,4 @@ class Broken(Signal):
             raise KeyError("no such weight")
         if self.how == "nothing":
             return None  # type: ignore[return-value]
-        if self.how == "arguments":
-            return lambda *, images: {"misspelt": np.ones(len(images), np.float32)}
         return lambda *, samples: {"mispelt": np.ones(len(samples), np.float32)}

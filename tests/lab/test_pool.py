@@ -191,8 +191,6 @@ def test_arguments_out_of_range_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "pool").exists()
 
 
-# ---- hard kinds
-
 WRONG = [kind for kind in HARD_KINDS if kind.startswith("wrong_")]
 
 # SHA-256 (first 16 digits) of 80 pairs of seed 5: of everything in their json but the images' hashes, and of the

@@ -34,9 +34,6 @@ def broken(check: Callable[[], None]) -> str:
     return f"{type(error.value).__name__}: {error.value}"
 
 
-# ---- signals
-
-
 @dataclass(frozen=True, kw_only=True)
 class Good(Signal):
     """Scores a pair by the length of its caption.
@@ -221,9 +218,6 @@ def test_the_drawn_pairs_are_always_the_same_and_all_different() -> None:
     assert [s.status for s in batch] == ["ok"] * 6 + ["caption_missing", "image_broken", "caption_missing"] + ["ok"] * 2
 
 
-# ---- selectors
-
-
 @dataclass(frozen=True, kw_only=True)
 class Above:
     """Keeps rows whose column is above a value."""
@@ -312,9 +306,6 @@ def test_a_good_selector_passes() -> None:
     check_selector(AtLeast(score="a + 2*b", value=0.2, missing="drop"), columns={"a": np.arange(9.0, dtype="f4")})
 
 
-# ---- exporters
-
-
 @dataclass(frozen=True, kw_only=True)
 class Rows(Exporter):
     """Writes the number of each kept row."""
@@ -367,9 +358,6 @@ FAULTY_EXPORTERS: list[tuple[Callable[[], Any], str]] = [
 @pytest.mark.parametrize(("made", "names"), FAULTY_EXPORTERS, ids=lambda value: "" if callable(value) else value)
 def test_a_faulty_exporter_is_caught(made: Callable[[], Any], names: str) -> None:
     assert names in broken(lambda: check_exporter(made()))
-
-
-# ---- the package
 
 
 def test_checking_needs_neither_pytest_nor_torch() -> None:

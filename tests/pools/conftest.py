@@ -1,7 +1,24 @@
-"""Fixtures of this folder: stores on this machine."""
+"""Fixtures of this folder: stores on this machine, and a run to be damaged."""
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
+import pytest
+from damage import small_run
 from s3_fixtures import quick, read_models, s3, s3_server
 
 __all__ = ["quick", "read_models", "s3", "s3_server"]
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with every kind of part, for tests that only read it."""
+    return small_run(tmp_path_factory.mktemp("whole") / "run").path
+
+
+@pytest.fixture
+def run(whole: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be damaged."""
+    return Path(shutil.copytree(whole, tmp_path / "run"))

@@ -95,9 +95,6 @@ def test_a_list_that_is_too_large_is_refused_before_it_is_read(tmp_path: Path) -
     check_file(path)
 
 
-# ---- other packages' classes
-
-
 @dataclass(frozen=True, kw_only=True)
 class FaultyStep:
     """Fails, or returns what is no selection."""

@@ -44,9 +44,6 @@ def refused(data: Any, settings: tuple[str, ...] = ()) -> str:
     return str(error.value)
 
 
-# ---- the shipped recipes
-
-
 @pytest.mark.parametrize("name", shipped())
 def test_shipped_recipes_load_and_cite_their_source(name: str) -> None:
     loaded = recipe.load(name)
@@ -130,8 +127,6 @@ def test_no_filter_keeps_every_row_and_random_a_half(tmp_path: Path) -> None:
     assert tamis.select(run, "no-filter").keep.all()
     assert len(tamis.select(run, "random")) == (len(rows) + 1) // 2
 
-
-# ---- what is wrong is named with its place
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"selct": []}, "'selct' 'select'"),
@@ -262,9 +257,6 @@ def test_a_file_of_secrets_that_a_recipe_names_is_not_quoted(tmp_path: Path) -> 
         assert "hunter2" not in str(error.value)
 
 
-# ---- finding recipes
-
-
 def test_a_missing_recipe_is_named_with_the_nearest(tmp_path: Path) -> None:
     assert "mine.yaml" in refused(tmp_path / "mine.yaml")
     assert "did you mean 'basic'" in refused("basik")
@@ -282,9 +274,6 @@ def test_a_recipe_is_called_as_it_says_or_as_its_file(tmp_path: Path) -> None:
     assert recipe.load(tmp_path / "other.yaml").name == "ours"
     assert (recipe.load(tmp_path / "blank.yaml").name, recipe.load(tmp_path / "blank.yaml").about) == ("blank", "")
     assert recipe.load({"select": []}).name == "recipe"
-
-
-# ---- what a recipe means
 
 
 def test_a_whole_recipe_is_read() -> None:
@@ -365,9 +354,6 @@ def test_columns_give_names_of_the_run_other_names(tmp_path: Path) -> None:
     assert tamis.select(run, rule).keep.tolist() == [False, True]
 
 
-# ---- overrides
-
-
 @pytest.mark.parametrize(
     "setting",
     [
@@ -422,9 +408,6 @@ def test_set_reaches_signals_adds_keys_and_leaves_a_mapping_as_it_was() -> None:
 def test_wrong_overrides_are_errors(setting: str, names: str) -> None:
     message = refused("clip-30", (setting,))
     assert [word for word in names.split() if word not in message] == [], message
-
-
-# ---- recipes that name recipes
 
 
 def test_groups_take_recipes_steps_and_lists_of_steps() -> None:
@@ -482,9 +465,6 @@ def test_a_tilde_is_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert (loaded.run, loaded.report) == ("/home/me/run", "/home/me/report.html")
     assert [str(out) for _, out in loaded.exports] == ["/home/me/x.npy", "/home/me/keys.txt", "a~b"]
-
-
-# ---- recipes of the papers, on scores made by hand
 
 
 def drawn(folder: Path, names: str, rows: int = 4000) -> tuple[tamis.Run, dict[str, np.ndarray[Any, Any]]]:

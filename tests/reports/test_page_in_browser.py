@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import NO_AXE, NO_BROWSER, barriers, chromium
+from browsing import NO_AXE, NO_BROWSER, barriers
 from factories import image_bytes, pair, write_tar
 
 import tamis
@@ -44,12 +43,6 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     subsets = [tamis.select(run, name) for name in ("basic", "distinct")]
     tamis.report(run, subsets, out=folder / "report.html")
     return {name: folder / f"{name}.html" for name in ("look", "report")}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as running:
-        yield running
 
 
 def opened(browser: Any, page: Path, fragment: str = "", **settings: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from damage import answer, contents, delete, files_of, small_run, unreadable
+from damage import answer, contents, delete, files_of, unreadable
 
 import tamis
 from tamis.core.errors import DamageError, RunError
@@ -19,16 +19,6 @@ from tamis.runs import check as module
 from tamis.runs import manifest
 from tamis.runs.check import Checked
 from tamis.runs.manifest import write_shards
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_run(tmp_path_factory.mktemp("check") / "run").path
-
-
-@pytest.fixture
-def run(whole: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(whole, tmp_path / "run"))
 
 
 def kinds(found: Checked) -> list[tuple[str, str]]:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from damage import answer, contents, delete, files_of, flipped, flips, small_run
+from damage import answer, contents, delete, files_of, flipped, flips
 from factories import uids_in
 
 import tamis
@@ -21,16 +21,6 @@ from tamis.core.errors import DamageError, RunError
 from tamis.core.files import checked
 from tamis.core.files.checked import CheckedParquet
 from tamis.runs import parts
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_run(tmp_path_factory.mktemp("damaged") / "run").path
-
-
-@pytest.fixture
-def run(whole: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(whole, tmp_path / "run"))
 
 
 @pytest.mark.parametrize(

@@ -51,9 +51,6 @@ def subset_of(run: tamis.Run, kept: list[int]) -> Subset:
 FILES = [pair(1000 * shard + row) for shard in range(3) for row in range(7)]
 
 
-# ---- which rows, in which order
-
-
 def test_a_subset_gives_its_kept_rows_in_the_pools_order_and_a_run_any_rows(run: tamis.Run) -> None:
     found = list(samples_of(subset_of(run, [20, 3, 7]), fields={"key", "uid", "status", "caption", "files"}))
     assert [(one.row, one.shard, one.row_in_shard, one.key) for one in found] == [
@@ -101,9 +98,6 @@ def test_orders_and_fields_that_make_no_sense_are_refused_at_once(
 ) -> None:
     with pytest.raises(ValueError, match=names):
         samples_of(subset_of(run, [1, 2]) if "mine" in names else run, **options)
-
-
-# ---- what is read
 
 
 def test_captions_alone_touch_no_shard(pool: Path, run: tamis.Run) -> None:
@@ -226,9 +220,6 @@ def test_a_compressed_tar_is_read_once_in_the_pools_order_whatever_repeats(
     assert len(opened) == 1
 
 
-# ---- memory and threads
-
-
 @pytest.mark.parametrize("order", ["random", "the pool's"])
 def test_no_more_bytes_are_held_than_was_said(order: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = scored(write_pool(tmp_path / "pool", shards=4, rows=50), tmp_path / "run")
@@ -290,9 +281,6 @@ def test_closing_early_ends_all_threads(run: tamis.Run) -> None:
             assert next(samples).row == order[0]
             assert threads() != []
         assert threads() == []
-
-
-# ---- what cannot be read
 
 
 @pytest.mark.parametrize(

@@ -59,9 +59,6 @@ def saved(subset: Subset, path: Path) -> Subset:
     return Subset.load(path, subset.run)
 
 
-# ---- what a subset and its file hold
-
-
 def test_a_subset_knows_why_each_other_row_is_not_in_it_and_its_file_gives_everything_back(
     run: Run, tmp_path: Path
 ) -> None:
@@ -193,9 +190,6 @@ def test_rows_carry_a_caption(run: Run, tmp_path: Path) -> None:
         [0, 0, 0, 0, 0, 0, 1],
     ]  # fmt: skip
     assert alt.caption is None is (alt - made).caption
-
-
-# ---- files that somebody has changed
 
 
 def rewrite(file: Path, facts: Callable[[Any], Any] = lambda facts: facts, **columns: Any) -> None:

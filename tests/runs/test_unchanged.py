@@ -36,9 +36,6 @@ def made(number: int) -> Pair:
 SCORED = [made(number) for number in range(6)]
 
 
-# ---- pools: each written so that other pairs make a file of the same size
-
-
 def write_tars(folder: Path, rows: Rows, *, mode: str = "w", of_json: bool = False, uids: bool = False) -> None:
     samples = []
     for number, (image, caption) in enumerate(rows):
@@ -102,9 +99,6 @@ CHANGES: dict[str, list[Pair]] = {
     "one removed, one added": [*SCORED[:2], *SCORED[3:], made(100)],
     "nothing": SCORED,
 }
-
-
-# ---- readers: each reads one row, and raises what it says of it
 
 
 def exported(run: tamis.Run, row: int, folder: Path) -> None:

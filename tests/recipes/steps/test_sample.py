@@ -67,9 +67,6 @@ def test_groups_of_steps_combine_copies_and_captions_as_subsets_do() -> None:
         assert (group.select(some).times, group.select(some).caption) == (None, None)
 
 
-# ---- the step
-
-
 def scored(*values: float) -> Table:
     return MemoryTable({"x": np.array(values, np.float32)})
 

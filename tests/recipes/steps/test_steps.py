@@ -56,9 +56,6 @@ def kept(selection: Selection) -> list[int]:
     return np.flatnonzero(selection.keep).tolist()
 
 
-# ---- thresholds and values
-
-
 @pytest.mark.parametrize(
     ("step", "wanted"),
     [
@@ -89,9 +86,6 @@ def test_a_score_stored_as_the_threshold_itself_is_kept(value: float) -> None:
     assert kept(AtLeast(score="a", value=value).select(table(a=[just_below]))) == []
 
 
-# ---- the best and random rows
-
-
 def test_random_shares_nest_and_another_seed_draws_independently() -> None:
     asked = table(10_000)
     one, two, larger = (
@@ -103,9 +97,6 @@ def test_random_shares_nest_and_another_seed_draws_independently() -> None:
     assert (one & two).sum() == pytest.approx(900, abs=100)
 
 
-# ---- groups
-
-
 def test_groups_nest_and_a_part_may_have_several_steps_or_none() -> None:
     asked = table(a=[1, 2, 3, 4], b=[4, 3, 2, 1])
     inner = AnyOf(parts=((AtLeast(score="a", value=4),), (AtLeast(score="b", value=4),)))
@@ -113,9 +104,6 @@ def test_groups_nest_and_a_part_may_have_several_steps_or_none() -> None:
     assert kept(NoneOf(parts=((),)).select(asked)) == []
     parts = ((AtLeast(score="a + b", value=2), Equals(score="w", value="x")), (RandomFraction(fraction=0.5),))
     assert AllOf(parts=parts).reads == {"a", "b", "w"}
-
-
-# ---- reasons and thresholds on scores
 
 
 def by_hand() -> Table:
@@ -182,8 +170,6 @@ def test_many_reasons_take_two_bytes_per_row_and_more_are_refused() -> None:
         widen(np.zeros(1, np.uint16), 65_536)
 
 
-# ---- the funnel
-
 EVERY: list[tuple[Step, str]] = [
     (AtMost(score="minmax(a)", value=0.1234567, missing="drop"), "minmax(a) <= 0.1234567"),
     (Between(score="a", low=-1_000_001, high=1e-7, missing="drop"), "-1000001 <= a <= 1e-07"),
@@ -206,9 +192,6 @@ def test_a_funnel_has_a_line_for_every_step() -> None:
     ]
     assert run_steps(asked, []).keep.all()
     assert [describe(step) for step, _ in EVERY] == [line for _, line in EVERY]
-
-
-# ---- what is refused
 
 
 @pytest.mark.parametrize(

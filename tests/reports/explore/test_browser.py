@@ -7,13 +7,14 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import numpy as np
 import pytest
-from browsing import NO_AXE, NO_BROWSER, barriers, chromium
+from browsing import NO_AXE, NO_BROWSER, barriers
 from explored_page import HOSTILE, Page, served
 from factories import caption, pair
 
@@ -24,21 +25,18 @@ if NO_BROWSER:
     pytest.skip(NO_BROWSER, allow_module_level=True)
 from playwright.sync_api import expect
 
-HERE, LOAD = "://127.0.0.1:", "Failed to load resource"
+HERE = "://127.0.0.1:"
 
 CUT = {"name": "cut", "select": [{"at_least": {"score": "words", "value": 3, "missing": "drop"}}]}
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as running:
-        yield running
+PHONE = {"width": 390, "height": 844}
 
 
-@pytest.fixture
-def tab(browser: Any) -> Iterator[Any]:
+@contextmanager
+def new_tab(browser: Any, **settings: Any) -> Iterator[Any]:
     """An empty tab; whatever the page complains of fails the test."""
-    context = browser.new_context(viewport={"width": 1440, "height": 1000})
+    context = browser.new_context(**{"viewport": {"width": 1440, "height": 1000}, **settings})
     context.set_default_timeout(15_000)
     tab = context.new_page()
     wrong: list[str] = []
@@ -52,6 +50,12 @@ def tab(browser: Any) -> Iterator[Any]:
     yield tab
     context.close()
     assert wrong == []
+
+
+@pytest.fixture
+def tab(browser: Any) -> Iterator[Any]:
+    with new_tab(browser) as tab:
+        yield tab
 
 
 def opened(tab: Any, page: Page, **state: Any) -> None:
@@ -300,11 +304,8 @@ def test_many_pairs_are_selected_tagged_shown_and_chosen_at_once(tab: Any, tagge
     tab.click("#card-4", modifiers=["Shift"])
     tab.click("#card-2", modifiers=["Control"])
     selected("3 pairs selected")
-    assert tab.locator("[aria-selected=true]").evaluate_all("all => all.map((one) => one.dataset.row)") == [
-        "1",
-        "3",
-        "4",
-    ]
+    rows = tab.locator("[aria-selected=true]").evaluate_all("all => all.map((one) => one.dataset.row)")
+    assert rows == ["1", "3", "4"]
     tab.keyboard.press("t")
     tab.keyboard.type("blurry")
     tab.keyboard.press("Enter")
@@ -605,21 +606,16 @@ def test_shares_in_the_page_never_say_none_of_some_nor_all_of_most(tab: Any, pag
 
 def test_a_narrow_page_fits(browser: Any, page: Page) -> None:
     for scheme in ("light", "dark"):
-        context = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme=scheme)
-        tab = context.new_page()
-        tab.set_default_timeout(15_000)
-        opened(tab, page, recipe=CUT)
-        assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        tab.click("summary >> nth=0")
-        tab.wait_for_selector("#slider-0-value:visible")
-        assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        context.close()
+        with new_tab(browser, viewport=PHONE, color_scheme=scheme) as tab:
+            opened(tab, page, recipe=CUT)
+            assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+            tab.click("summary >> nth=0")
+            tab.wait_for_selector("#slider-0-value:visible")
+            assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_a_phone_shows_pairs_at_once_and_the_bar_covers_no_more_than_two_rows(browser: Any, tagged: Page) -> None:
-    context = browser.new_context(viewport={"width": 390, "height": 844})
-    tab = context.new_page()
-    tab.set_default_timeout(15_000)
+def test_a_phone_shows_pairs_at_once_and_the_bar_covers_no_more_than_two_rows(tab: Any, tagged: Page) -> None:
+    tab.set_viewport_size(PHONE)
     opened(tab, tagged)
     tab.wait_for_selector(".fits .number i")
     bar = tab.locator(".tag-bar")
@@ -633,7 +629,6 @@ def test_a_phone_shows_pairs_at_once_and_the_bar_covers_no_more_than_two_rows(br
     tab.wait_for_selector(".legend button")
     legend = tab.locator(".legend").bounding_box()
     assert legend["y"] + legend["height"] < bar.bounding_box()["y"]
-    context.close()
 
 
 def test_a_question_mark_lists_the_keys_which_do_nothing_meanwhile(tab: Any, tagged: Page) -> None:
@@ -703,18 +698,15 @@ def test_axe_finds_nothing_wrong_in_any_view(browser: Any, page: Page, scheme: A
         "dialog[open] .right": {**cut, "pair": 3},
         ".heat canvas": {**cut, "heat": ["words", "characters"]},
     }
-    context = browser.new_context(viewport={"width": width, "height": 1000}, color_scheme=scheme)
-    tab = context.new_page()
-    tab.set_default_timeout(15_000)
-    for sign, state in views.items():
-        opened(tab, page, **state)
-        tab.evaluate("document.querySelectorAll('details.fold').forEach((fold) => { fold.open = true; })")
-        tab.wait_for_selector(sign)
-        assert barriers(tab) == [], (sign, scheme, width)
-    tab.click("#words")
-    tab.wait_for_selector(".words li")
-    assert barriers(tab) == []
-    context.close()
+    with new_tab(browser, viewport={"width": width, "height": 1000}, color_scheme=scheme) as tab:
+        for sign, state in views.items():
+            opened(tab, page, **state)
+            tab.evaluate("document.querySelectorAll('details.fold').forEach((fold) => { fold.open = true; })")
+            tab.wait_for_selector(sign)
+            assert barriers(tab) == [], (sign, scheme, width)
+        tab.click("#words")
+        tab.wait_for_selector(".words li")
+        assert barriers(tab) == []
 
 
 def on_map(tab: Any, page: Page) -> tuple[Any, Any, Any]:

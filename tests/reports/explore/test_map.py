@@ -220,3 +220,7 @@ def test_a_lasso_holds_exactly_the_rows_inside_also_of_a_tiny_part(scale: float)
     expected = [crossings(points[row].astype(np.float64), polygon) for row in some]
     assert inside_polygon(points, polygon)[some].tolist() == expected
     assert 50 < sum(expected) < 450
+    grid = random.integers(-4, 5, (300, 2)).astype(np.float32)  # corners share heights with points and each other
+    for _ in range(20):
+        polygon = [tuple(corner) for corner in random.integers(-4, 5, (9, 2)).tolist()]
+        assert inside_polygon(grid, polygon).tolist() == [crossings(point, polygon) for point in grid.tolist()]

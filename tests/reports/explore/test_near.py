@@ -120,19 +120,6 @@ def test_a_lasso_holds_what_is_inside() -> None:
     assert not inside_polygon(points, []).any()
 
 
-def test_a_lasso_whose_corners_share_heights_with_points_and_each_other_holds_what_rays_cross_once() -> None:
-    random = np.random.default_rng(0)
-    points = random.integers(-4, 5, (300, 2)).astype(np.float32)
-    for _ in range(20):
-        corners = random.integers(-4, 5, (9, 2)).astype(float)
-        edges = list(zip(corners.tolist(), np.roll(corners, -1, axis=0).tolist(), strict=True))
-        crossed = [
-            sum((b > y) != (d > y) and x < (c - a) * (y - b) / (d - b) + a for (a, b), (c, d) in edges)
-            for x, y in points.tolist()
-        ]
-        assert inside_polygon(points, [(x, y) for x, y in corners]).tolist() == [one % 2 == 1 for one in crossed]
-
-
 def test_a_lasso_gives_rows_of_the_run(run_folder: Path) -> None:
     near = Near(CachedRun(run_folder))
     whole = [(-2.0, -2.0), (2.0, -2.0), (2.0, 2.0), (-2.0, 2.0)]

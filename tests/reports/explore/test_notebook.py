@@ -11,7 +11,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from browsing import NO_BROWSER, chromium
 from explored_page import Page
 
 import tamis
@@ -94,10 +93,9 @@ def test_it_starts_when_a_cell_shows_it_and_ends_when_it_is_closed(run: tamis.Ru
     explore(run, port=first.port).close()  # it is free again
 
 
-@pytest.mark.skipif(bool(NO_BROWSER), reason=NO_BROWSER)
-def test_the_page_works_in_the_frame_of_a_cell(run: tamis.Run) -> None:
+def test_the_page_works_in_the_frame_of_a_cell(run: tamis.Run, browser: Any) -> None:
     server = explore(run)
-    with chromium() as browser, cell(server._repr_html_()) as address:
+    with cell(server._repr_html_()) as address:
         tab = browser.new_page()
         tab.goto(address)
         frame = tab.frame_locator("iframe")
@@ -116,7 +114,7 @@ def test_the_page_works_in_the_frame_of_a_cell(run: tamis.Run) -> None:
         frame.locator("#card-0 .label").wait_for(state="detached")
     server.close()
     plain = explore(run.path)
-    with chromium() as browser, cell(f"<iframe src='{plain.address}'></iframe>") as address:
+    with cell(f"<iframe src='{plain.address}'></iframe>") as address:
         serving = threading.Thread(target=plain.serve, daemon=True)
         serving.start()
         tab = browser.new_page()
