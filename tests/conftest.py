@@ -29,8 +29,11 @@ import tiny_encoders
 import tiny_towers
 from browsing import NO_BROWSER, chromium
 from command_line import Done, Tamis
+from s3_fixtures import quick, read_models, s3, s3_server
 
 from tamis import cli
+
+__all__ = ["quick", "read_models", "s3", "s3_server"]
 
 # A shell that starts the suite in the background ignores interrupts for it, and some tests send them.
 signal.signal(signal.SIGINT, signal.default_int_handler)

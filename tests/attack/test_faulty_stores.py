@@ -19,18 +19,12 @@ import pytest
 from factories import parts_of, write_pool
 from faulty_server import FAULTS, S3_ENVIRONMENT, FaultyServer, forget_clients, moto_server, passed_on
 from processes import command, die_at_file
+from s3_fixtures import LIBRARIES_WARN
 
 import tamis
 from tamis.runs import Run
 
-pytestmark = [
-    pytest.mark.attack,
-    pytest.mark.timeout(1800),
-    pytest.mark.filterwarnings("default::DeprecationWarning"),
-    pytest.mark.filterwarnings("default::ResourceWarning"),
-    pytest.mark.filterwarnings("default::pytest.PytestUnraisableExceptionWarning"),
-]
-
+pytestmark = [*LIBRARIES_WARN, pytest.mark.attack, pytest.mark.timeout(1800)]
 
 RUN = "s3://pool/runs/mine"
 

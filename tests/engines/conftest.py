@@ -1,13 +1,10 @@
-"""Fixtures of this folder: stores on this machine, and the images that a run decodes."""
+"""The images that a run decodes."""
 
 from __future__ import annotations
 
 import pytest
-from s3_fixtures import quick, read_models, s3, s3_server
 
 from tamis.engines import shard as reading
-
-__all__ = ["quick", "read_models", "s3", "s3_server"]
 
 
 @pytest.fixture

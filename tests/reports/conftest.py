@@ -1,4 +1,4 @@
-"""Lets the tests of this folder share `browser_view`, and a small run."""
+"""A small run."""
 
 from __future__ import annotations
 

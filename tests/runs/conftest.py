@@ -1,7 +1,21 @@
-"""Fixtures of this folder: stores on this machine."""
+"""A run that is damaged."""
 
 from __future__ import annotations
 
-from s3_fixtures import quick, read_models, s3, s3_server
+import shutil
+from pathlib import Path
 
-__all__ = ["quick", "read_models", "s3", "s3_server"]
+import pytest
+from damage import small_run
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with every kind of part, for tests that only read it."""
+    return small_run(tmp_path_factory.mktemp("whole") / "run").path
+
+
+@pytest.fixture
+def run(whole: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be damaged."""
+    return Path(shutil.copytree(whole, tmp_path / "run"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,12 +11,9 @@ import numpy as np
 import pytest
 from explored_page import HOSTILE, Page, served
 from factories import pair, uids_in, write_pool, write_tar
-from s3_fixtures import quick, read_models, s3, s3_server
 
 import tamis
 from tamis.runs import manifest, parts
-
-__all__ = ["quick", "read_models", "s3", "s3_server"]
 
 
 def write_mixed_pool(folder: Path) -> Path:
@@ -37,8 +35,8 @@ def write_mixed_pool(folder: Path) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="session")
+def mixed_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with number and word columns, hashes, and stored embeddings that were made up."""
     folder = tmp_path_factory.mktemp("explore")
     pool = write_mixed_pool(folder / "pool")
@@ -54,6 +52,12 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float16)
         parts.write_rows(place / f"{shard}.npy", [vectors], uids=uids_in(run.index_path(shard)))
     return run.path
+
+
+@pytest.fixture(scope="module")
+def run_folder(mixed_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of it, which the tests of a file may add subsets to."""
+    return Path(shutil.copytree(mixed_run, tmp_path_factory.mktemp("explored") / "run"))
 
 
 @pytest.fixture(scope="module")

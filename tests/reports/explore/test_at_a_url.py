@@ -8,15 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from explored_page import served
+from s3_fixtures import LIBRARIES_WARN
 
 import tamis
 from tamis.runs import Run
 
-pytestmark = [
-    pytest.mark.filterwarnings("default::DeprecationWarning"),
-    pytest.mark.filterwarnings("default::ResourceWarning"),
-    pytest.mark.filterwarnings("default::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = LIBRARIES_WARN
 
 RUN = "s3://pool/runs/mine"
 HALF = {"name": "half", "select": [{"top_fraction": {"score": "characters", "fraction": 0.5}}]}

@@ -1,1 +1,0 @@
-"""Lets these tests import the modules of this folder."""
