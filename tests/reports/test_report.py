@@ -110,7 +110,7 @@ def test_every_address_of_a_template_is_fixed_or_goes_through_the_filter() -> No
     names = [name for name in environment().list_templates() if name.endswith(".html")]
     assert len(names) > 15
     for name in names:
-        source = (Path(tamis.__file__).parent / "reporting" / "templates" / name).read_text(encoding="utf-8")
+        source = (Path(tamis.__file__).parent / "reports" / "templates" / name).read_text(encoding="utf-8")
         assert "safe" not in re.findall(r"\|\s*(\w+)", source)
         for value in re.findall(r'(?:href=|src=|url\()"((?:\{\{.*?\}\}|[^"])*)"', source):
             assert re.match(r"#[a-z]+$|\{\{.*\|link \}\}$", value), (name, value)

@@ -116,27 +116,22 @@ def tables(what: str, rows: Rows) -> list[tuple[str, Rows]]:
     if what != "models":
         omitted = _OMITTED.get(what, ())
         return [("", [{name: value for name, value in row.items() if name not in omitted} for row in rows])]
-    found = []
-    for (
-        kind,
-        heading,
-    ) in _HEADINGS.items():  # facts that the heading states are left out, so that tables fit into 80 characters
-        part = []
-        for row in (row for row in rows if row["kind"] == kind):
-            size = row["size_mb"]
-            line = {
-                "model": row["model"],
-                "job": row["job"] or "",
-                "MB": "" if size is None else f"{size:,.0f}" if size >= 10 else f"{size:.1f}",
-                "licence": row["licence"],
-            }
-            if kind == "built-in":
-                line |= {"version": row["version"] or "", "download": row["command"] or "no"}
-            part.append(line)
-        if part:
-            found.append((heading, part))
-    (folder,) = (row for row in rows if row["kind"] == "folder")
-    return [*found, (f"{folder['model']}: {folder['about']}", [])]
+    by_heading: dict[str, Rows] = {}
+    for row in rows:
+        size = row["size_mb"]
+        # Facts that the heading states are left out, so that tables fit into 80 characters.
+        line = {
+            "model": row["model"],
+            "job": row["job"] or "",
+            "MB": "" if size is None else f"{size:,.0f}" if size >= 10 else f"{size:.1f}",
+            "licence": row["licence"],
+        }
+        if row["kind"] == "built-in":
+            line |= {"version": row["version"] or "", "download": row["command"] or "no"}
+        if row["kind"] in _HEADINGS:
+            by_heading.setdefault(_HEADINGS[row["kind"]], []).append(line)
+    tables = [(heading, by_heading[heading]) for heading in _HEADINGS.values() if heading in by_heading]
+    return [*tables, (f"{rows[-1]['model']}: {rows[-1]['about']}", [])]
 
 
 def _in_the_cache() -> dict[str, Path]:

@@ -126,7 +126,7 @@ def lay_out(
 
 def export(
     run: options.RunPath,
-    subset: Annotated[Path, Argument(metavar="SUBSET", help="A subset file, or the name of one in the run folder.")],
+    subset: options.OneSubset,
     out: Annotated[Path, Argument(metavar="OUT", help="File to write; a folder for webdataset and huggingface.")],
     to: Annotated[str | None, _FORMAT] = None,
     settings: Annotated[list[str] | None, Option("--set", metavar="A=VALUE", help="A setting of the format.")] = None,
@@ -156,7 +156,7 @@ def export(
 
 def audit(
     run: options.RunPath,
-    subset: Annotated[Path, Argument(metavar="SUBSET", help="A subset file, or the name of one in the run folder.")],
+    subset: options.OneSubset,
     by: Annotated[
         list[str] | None, Option(help="Columns (a,b). Default: fields, languages, classes, script, cluster.")
     ] = None,

@@ -33,6 +33,7 @@ def completing(what: str) -> Callable[[str], list[str]]:
 
 #: str, not Path: Path collapses "//" in URLs.
 RunPath = Annotated[str, Argument(metavar="RUN", help="The run folder, or its fsspec URL.")]
+OneSubset = Annotated[Path, Argument(metavar="SUBSET", help="A subset file, or the name of one in the run folder.")]
 Subsets = Annotated[
     list[Path] | None, Argument(metavar="[SUBSET]...", help="Subset files, or names of subsets in the run folder.")
 ]

@@ -19,7 +19,7 @@ from tamis.core.arrays import U64, Float64s, Rows
 from tamis.core.errors import RunError
 from tamis.core.files.checked import footer_entry
 from tamis.core.files.storage import writing
-from tamis.core.ids import SUBSET_DTYPE, format_uids
+from tamis.core.ids import SUBSET_DTYPE
 from tamis.exports.exporter import Exporter
 from tamis.runs import Run
 from tamis.runs.expression import parse
@@ -245,20 +245,16 @@ class DroppedExport(_ParquetExport):
         reasons = pa.array([reason.text for reason in verdict.why], pa.string())
         steps = pa.array([reason.step for reason in verdict.why], pa.int32())
         with writing(out) as temporary, pq.ParquetWriter(temporary, _SCHEMA, compression="ZSTD") as writer:
-            for block, (shard, codes) in enumerate(zip(run.shards, codes_of, strict=True)):
+            for block, codes in enumerate(codes_of):
                 dropped = np.flatnonzero(codes)
                 if not dropped.size:
                     continue
-                index = run.index(shard, ["uid_hi", "uid_lo", "key"])
-                scores = judged(block)
+                pairs, scores = run.block_to_arrow(block, []), judged(block)
                 for rows in np.split(dropped, range(_ROWS, dropped.size, _ROWS)):
                     why = codes[rows].astype(np.int32) - 1
-                    some = index.take(pa.array(rows))
-                    uids = format_uids(some["uid_hi"].to_numpy(), some["uid_lo"].to_numpy())
+                    some = pairs.take(pa.array(rows))
                     data = {
-                        "uid": pa.array(uids).cast(pa.string()),
-                        "key": some["key"],
-                        "shard": pa.DictionaryArray.from_arrays(np.zeros(rows.size, np.int32), [shard]),
+                        **{name: some[name] for name in ("uid", "key", "shard")},
                         "step": steps.take(pa.array(why)),
                         "reason": pa.DictionaryArray.from_arrays(why, reasons),
                         "score": pa.array(scores[rows], mask=np.isnan(scores[rows])),

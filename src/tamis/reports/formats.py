@@ -16,11 +16,6 @@ from tamis.runs.subset import Subset
 NONE = "–"
 
 
-def count(value: int) -> str:
-    """Returns 1234567 as 1,234,567."""
-    return f"{value:,}"
-
-
 def share(part: float, whole: float) -> str:
     """Returns a percentage: never rounds a nonzero share to 0 % or a partial one to 100 %; a dash if `whole` is 0."""
     if not whole:

@@ -163,9 +163,9 @@ def environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    names = ("as_stored", "count", "share", "width", "number", "fixed", "size", "when", "clip", "in_words")
+    names = ("as_stored", "share", "width", "number", "fixed", "size", "when", "clip", "in_words")
     made.filters |= {name: getattr(formats, name) for name in names}
-    made.filters |= {"link": link, "plural": plural, "colour": formats.colour, "yaml": _yaml}
+    made.filters |= {"count": "{:,}".format, "link": link, "plural": plural, "colour": formats.colour, "yaml": _yaml}
     made.globals |= {
         "NONE": formats.NONE, "STATUSES": STATUSES, "CARD_MOST": CARD_MOST, "TEXT_MOST": TEXT_MOST, "SHOWN": SHOWN,
         "JOINED": charts.JOINED,

@@ -218,13 +218,7 @@ class _Stream:
     """Reads, compares and decodes for `samples_of`."""
 
     def __init__(
-        self,
-        run: Run,
-        order: Rows,
-        fields: frozenset[str],
-        threads: int | None,
-        ahead: int,
-        hide: bool = False,
+        self, run: Run, order: Rows, fields: frozenset[str], threads: int | None, ahead: int, hide: bool
     ) -> None:
         self._run, self._order, self._fields, self._ahead = run, order, fields, ahead
         shards = {shard.name: shard for shard in run.pool.shards} if fields & _FROM_FILES else {}

@@ -255,7 +255,11 @@ class Subset:
             raise RunError(f"there is no subset {path}{near}; make one with `tamis select RUN --recipe R --out FILE`")
         file = SubsetFile(path)
         facts = file.facts
-        _check_run(path, facts, run)
+        known = _shard_facts(run)
+        for shard, was in facts["shards"].items():
+            if known.get(shard) != was:
+                what = f"{known[shard][0]:,} rows of another file" if shard in known else "no such shard"
+                raise RunError(f"{path}: its shard {shard} had {was[0]:,} rows, {run.path} has {what}: select again")
         ranges = run.row_ranges
         keep = np.zeros(len(run), bool)
         chosen: dict[str, Any] = {name: np.zeros(len(run), PER_ROW[name]) for name in file.per_row}
@@ -330,15 +334,6 @@ def partial_facts(run: Run) -> dict[str, Any]:
     if not run.missing_shards:
         return {}
     return {"missing": len(run.missing_shards), "of": len(run.urls), "shards": list(run.missing_shards[:100])}
-
-
-def _check_run(path: Path, facts: Mapping[str, Any], run: Run) -> None:
-    """Raises RunError if a subset was not chosen from these rows."""
-    known = _shard_facts(run)
-    for shard, was in facts["shards"].items():
-        if known.get(shard) != was:
-            what = f"{known[shard][0]:,} rows of another file" if shard in known else "no such shard"
-            raise RunError(f"{path}: its shard {shard} had {was[0]:,} rows, {run.path} has {what}: select again")
 
 
 def _not_a_subset(path: Path, what: str) -> RunError:

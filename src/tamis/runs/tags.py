@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tamis.core.arrays import U64
 from tamis.core.errors import plural
-from tamis.core.files.checked import LABEL, CheckedParquet, damaged, uids_digest
+from tamis.core.files.checked import LABEL, CheckedParquet, uids_digest
 from tamis.core.ids import copy_numbers, fingerprint, format_uid
 from tamis.core.types import Column
 from tamis.runs import parts
@@ -76,18 +76,13 @@ def absent_of(path: Path) -> dict[str, str]:
 def carry(run: Path, shard: str, halves: tuple[U64, U64]) -> None:
     """Gives a shard's tags to its new rows, which have these uids.
 
-    Raises DamageError if the tags cannot be read, or nothing says which pairs had them: the part is not changed then.
+    Raises DamageError if the tags cannot be read: the part is not changed then.
     """
     path = run / "scores" / FOLDER / f"{shard}.parquet"
-    if not path.is_file() or (facts := CheckedParquet(path).facts)["tamis.uids"] == uids_digest(*halves):
+    if not path.is_file() or CheckedParquet(path).facts["tamis.uids"] == uids_digest(*halves):
         return
     old, tags = parts.read_columns(path, None), absent_of(path)
     if any(words := old[TAGS].to_pylist()):
-        if _UIDS[0] not in old.column_names:  # written by an older version
-            index = run / "index" / path.name
-            if not index.is_file() or parts.index_facts(index).uids != facts["tamis.uids"]:
-                raise damaged(path, "the index of its rows is gone, so nothing says which pairs its tags belong to")
-            old = parts.read_columns(index, _UIDS)
         tags |= {key: text for key, text in zip(_keys(parts.uids_of(old)), words, strict=True) if text}
     sets, codes = np.unique(np.array([tags.pop(key, "") for key in _keys(halves)], object), return_inverse=True)
     write(path, sets.tolist(), codes.astype(np.int32), halves, tags)

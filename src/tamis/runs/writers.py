@@ -251,7 +251,7 @@ def drop_unneeded(run: Path, shard: str, stamp: str | None = None) -> None:
             facts = CheckedParquet(folder / f"{what}-00000.parquet").facts
             before = json.loads(facts[_PARTS]).items()
             needed = stamp in (None, facts[_STAMP]) and any(_state(run / part) == was for part, was in before)
-        except (DamageError, KeyError, AttributeError):  # the last: of an older version
+        except (DamageError, KeyError):
             needed = False
         if not needed:
             _remove(folder, what)

@@ -121,8 +121,7 @@ def are_outputs(run: Path, paths: Iterable[Path]) -> bool:
 
 def _outputs(run: Path) -> dict[str, list[str]]:
     """Returns the stamps that each file may have."""
-    files = read_record(run / OUTPUTS)["files"] if (run / OUTPUTS).is_file() else {}
-    return {place: [stamps] if isinstance(stamps, str) else stamps for place, stamps in files.items()}
+    return dict(read_record(run / OUTPUTS)["files"]) if (run / OUTPUTS).is_file() else {}
 
 
 def check_new_folder(folder: Path) -> None:

@@ -17,7 +17,6 @@ from tamis.core.ids import scramble
 from tamis.core.types import Device, Node
 from tamis.models.reference import is_here, resolve
 from tamis.pools.images import decode
-from tamis.pools.source import PoolSpec
 from tamis.reports.distributions import whole_column
 from tamis.reports.explore.columns import CachedRun
 from tamis.reports.explore.layout import BOTH, chunks, joined, principal
@@ -31,9 +30,6 @@ NEAREST, SAMPLE, MOST = 2_000, 100_000, 5_000_000
 
 #: Maximum bytes of an uploaded image, and number of uploaded images whose embeddings are kept.
 LARGEST, _IMAGES = 16 << 20, 64
-
-#: Rows whose embeddings are multiplied at once.
-_CHUNK = 1 << 15
 
 
 class Layout(NamedTuple):
@@ -82,9 +78,8 @@ class Near:
         if len(data) > LARGEST:
             raise RecipeError(f"the image has {len(data):,} bytes, at most {LARGEST:,} are allowed: make it smaller")
         pool = self._run.facts["pool"]
-        limits = {key: pool.get(key, getattr(PoolSpec, key)) for key in ("max_pixels", "transparency")}
         try:
-            pixels = decode(data, **limits)
+            pixels = decode(data, max_pixels=pool["max_pixels"], transparency=pool["transparency"])
         except SampleError as error:
             raise RecipeError(f"the image cannot be used: {error.reason}") from error
         vector = self._embedded(name, ImageEmbedding, DecodedImages(), pixels)
@@ -128,16 +123,11 @@ class Near:
     def _nearest(self, name: str, vector: Float32s, most: int = NEAREST) -> tuple[Rows, Float32s]:
         """Returns the rows with the largest products with a vector, and these; ties by scrambled uid."""
         table = self._run.table()
-        cosines = np.full(len(table), -np.inf, np.float32)
 
-        def work(place: slice, columns: dict[str, Any]) -> None:
-            rows = columns[name]
-            for start in range(0, len(rows), _CHUNK):
-                product = np.asarray(rows[start : start + _CHUNK], np.float32) @ vector
-                here = slice(place.start + start, place.start + start + product.size)
-                cosines[here] = np.nan_to_num(product, nan=-np.inf)
+        def multiply(rows: slice, columns: dict[str, Any], candidates: Mask) -> Float32s:
+            return np.asarray(np.asarray(columns[name], np.float32) @ vector)
 
-        list(table.map([name], work))
+        cosines = np.concatenate([np.empty(0, np.float32), *table.scan([name], multiply, in_chunks=True)])
         there = np.flatnonzero(np.isfinite(cosines) & ~self._run.hidden)
         order = smallest(there, -cosines[there], lambda tied: scramble(*table.uids(tied)), most)
         return order, cosines[order]

@@ -119,20 +119,15 @@ def framed(facts: Mapping[str, Any], arrays: Sequence[NDArray[Any]]) -> bytes:
     return b"".join([np.uint32(len(text)).tobytes(), text, *(array.tobytes() for array in arrays)])
 
 
-def view_of(asked: Mapping[str, Any]) -> View:
-    """Returns the requested view; raises for an unknown key or value."""
-    settings = dict(asked)
+def _view(asked: Mapping[str, Any]) -> tuple[View, Mapping[str, Any], Sequence[Mapping[str, Any]], str]:
+    """Returns the arguments of `Explorer.view`; raises for an unknown key or value of the view."""
+    settings = dict(asked.get("view", {}))
     for name in ("ranges", "words", "tags"):
         settings[name] = tuple(tuple(entry) for entry in settings.get(name) or ())
     settings["region"] = tuple(int(bit) for bit in settings.get("region") or ())
-    return View(**settings)
-
-
-def _view(asked: Mapping[str, Any]) -> tuple[View, Mapping[str, Any], Sequence[Mapping[str, Any]], str]:
-    """Returns the arguments of `Explorer.view`."""
     search = asked.get("near") or asked.get("lasso")
     compared = _recipes(asked.get("compared", []))
-    return view_of(asked.get("view", {})), _recipe(asked["recipe"]), compared, json.dumps(search) if search else ""
+    return View(**settings), _recipe(asked["recipe"]), compared, json.dumps(search) if search else ""
 
 
 def _recipe(value: Any) -> Mapping[str, Any]:

@@ -113,6 +113,9 @@ def gather(context: Context) -> Facts:
     }
 
 
+_EXAMPLES = 5  # of uids that several rows share
+
+
 def _signal(group: ScoreSet) -> Facts:
     """Returns the facts of a signal, its settings flattened (`boxes.side`) and without its models."""
     models = group.facts.get("models") or {}
@@ -131,7 +134,7 @@ def _signal(group: ScoreSet) -> Facts:
     }
 
 
-def duplicates(table: Table, order: NDArray[np.uint64], *, examples: int = 5) -> Facts:
+def duplicates(table: Table, order: NDArray[np.uint64]) -> Facts:
     """Counts the `uids` shared by several rows, and their `rows`; lists some `examples`.
 
     Sorts `order`, the scrambled uids, in place. Two uids rarely scramble to the same number, so uids are compared too.
@@ -144,7 +147,7 @@ def duplicates(table: Table, order: NDArray[np.uint64], *, examples: int = 5) ->
         for row in np.flatnonzero(np.isin(scramble(high, low), twice)) if high.size else ():
             found.setdefault((int(high[row]), int(low[row])), []).append(int(table.starts[block]) + int(row))
     shared = {uid: rows for uid, rows in found.items() if len(rows) > 1}
-    first = sorted(shared.items(), key=lambda item: (-len(item[1]), item[0]))[:examples]
+    first = sorted(shared.items(), key=lambda item: (-len(item[1]), item[0]))[:_EXAMPLES]
     return {
         "uids": len(shared),
         "rows": sum(map(len, shared.values())),
