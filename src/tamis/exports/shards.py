@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import os
 from abc import abstractmethod
 from collections.abc import Callable, Container, Iterable, Mapping
 from contextlib import closing
@@ -19,6 +20,7 @@ import xxhash
 
 from tamis.core.arrays import Rows
 from tamis.core.errors import RunError, at_least_one
+from tamis.core.files.find import is_remote
 from tamis.core.files.storage import read_json, sweep, write_json, writing
 from tamis.core.ids import fingerprint
 from tamis.exports.exporter import Exporter
@@ -135,7 +137,9 @@ class ShardsExport(Exporter):
 
 def _check_pool(subset: Subset) -> None:
     """Checks that the pool has every shard with kept rows, and warns of slow ones."""
-    shards = {shard.name: shard for shard in subset.run.pool.shards}
+    shards = {
+        shard.name: shard for shard in subset.run.pool.shards if is_remote(shard.url) or os.path.exists(shard.url)
+    }
     kept = [name for name, _ in subset.rows_by_shard()]
     if absent := [name for name in kept if name not in shards]:
         raise RunError(f"the pool no longer has the shard {absent[0]!r}, from which samples are kept")
