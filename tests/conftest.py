@@ -71,19 +71,11 @@ def pytest_runtest_setup() -> None:
         sys.modules["torch"].set_num_threads(1)
 
 
-def model(make: Callable[..., Path], *settings: Any, package: str = "", of: Sequence[str] = ()) -> Any:
-    """A fixture: the folder of a tiny random checkpoint, made once.
-
-    Args:
-        make, settings: what makes it in a folder.
-        package: without it, tests are skipped.
-        of: fixtures of the models that it is made of.
-    """
+def model(make: Callable[..., Path], *settings: Any, of: Sequence[str] = ()) -> Any:
+    """A fixture: the folder of a tiny random checkpoint, made once, perhaps of the models of other fixtures."""
 
     @pytest.fixture(scope="session")
     def folder(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> str:
-        if package:
-            pytest.importorskip(package, reason=f"{package} is not installed")
         parts = [request.getfixturevalue(name) for name in of]
         return str(make(tmp_path_factory.mktemp("models") / "tiny", *settings, *parts))
 
@@ -104,12 +96,12 @@ llava_model = model(tiny_captioners.chat_folder, "llava")
 qwen_vl_model = model(tiny_captioners.chat_folder, "qwen3_vl")
 regression_model = model(factories.regression_folder)
 sentence_model = model(factories.sentences_folder, of=["regression_model"])
-sentence_t5_model = model(tiny_encoders.encoder_folder, T5, package="sentence_transformers")
+sentence_t5_model = model(tiny_encoders.encoder_folder, T5)
 dual_model = model(factories.dual_folder, of=["regression_model"])
-diffusion_model = model(factories.diffusion_folder, package="diffusers")
+diffusion_model = model(factories.diffusion_folder)
 llama_model = model(factories.language_model_folder)
 sba_model = model(factories.bridge_folder, of=["clip_model", "llama_model"])
-spacy_model = model(factories.spacy_folder, package="spacy")
+spacy_model = model(factories.spacy_folder)
 
 
 @pytest.fixture

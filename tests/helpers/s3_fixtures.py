@@ -1,4 +1,4 @@
-"""Fixtures: stores on this machine, for the folders of tests that import them in their conftest.py."""
+"""Fixtures: stores on this machine."""
 
 from __future__ import annotations
 

@@ -14,7 +14,6 @@ import pytest
 import xxhash
 from chat_server import ChatServer, prompt_of
 from factories import pair, score, score_batch, write_tar
-from s3_fixtures import quick
 
 import tamis
 from tamis.core.errors import ModelError, RecipeError
@@ -25,8 +24,6 @@ from tamis.runs.parts import read_columns
 from tamis.signals.graph import Identities
 from tamis.signals.judge import Judge, expected_number, read_aspects, written_number
 from tamis_lab.testing import pairs
-
-__all__ = ["quick"]
 
 NAMES = ["image_text_matching", "object_detail_fulfillment", "caption_text_quality", "semantic_understanding"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from factories import write_pool
 from torch_processes import on_processes
+from trainings import CPU, assert_same_model, make_run, metrics, weights
 
 import tamis
 from tamis.core.errors import ModelError, RunError
-from tamis.core.types import Device
 from tamis.runs import Run
 from tamis.runs.subset import Subset
 from tamis.signals import CRho, CSsft
@@ -28,33 +26,18 @@ from tamis.train.clip import (
     train_c_ssft,
 )
 from tamis.train.scales import ClipTraining, at_scale
-from tamis.train.step import How
 
-CPU = How(device=Device(kind="cpu", threads=1, batch_size=8), report_every=1, save_every=1)
-
-
-def indexed(folder: Path, shards: int = 2) -> Run:
-    write_pool(folder / "pool", shards=shards, rows=8)
-    return tamis.score(folder / "pool", run=folder / "run", signals=["caption_length"], quiet=True)
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return indexed(tmp_path_factory.mktemp("clean"))
+HOW = replace(CPU, save_every=1)
 
 
 def fine_tuned(run: Run, out: Path, training: ClipTraining, source: Run | Subset | None = None) -> Trained:
     source = run if source is None else source  # an empty subset counts as false
-    return train_c_ssft(source, out=out, training=training, how=CPU, epochs=3)
+    return train_c_ssft(source, out=out, training=training, how=HOW, epochs=3)
 
 
 def two_trained(run: Run, out: Path, training: ClipTraining, epochs: int = 4) -> tuple[Trained, Trained]:
     parts = [TrainingSet(source=run, epochs=number) for number in (epochs, 1)]
-    return train_c_rho(*parts, out=out, training=training, how=CPU)
-
-
-def same(one: Path, two: Path) -> bool:
-    return (one / "model.safetensors").read_bytes() == (two / "model.safetensors").read_bytes()
+    return train_c_rho(*parts, out=out, training=training, how=HOW)
 
 
 def test_every_epochs_model_is_kept_and_the_signal_takes_the_folder(run: Run, tmp_path: Path, clip_model: str) -> None:
@@ -62,7 +45,8 @@ def test_every_epochs_model_is_kept_and_the_signal_takes_the_folder(run: Run, tm
     done = fine_tuned(run, tmp_path / "out", fine_tuning(clip_model, learning_rate=1e-2, batch=6))
     assert (done.steps, done.pairs) == (8, 16)
     assert sorted(path.name for path in (tmp_path / "out").glob("epoch-*")) == ["epoch-1", "epoch-2", "epoch-3"]
-    assert not same(tmp_path / "out" / "epoch-1", tmp_path / "out" / "epoch-2")
+    first, second = (weights(tmp_path / "out" / f"epoch-{number}")["logit_scale"] for number in (1, 2))
+    assert first != second
     signal = CSsft(folder=str(tmp_path / "out"), epochs=3)
     scored = tamis.score(run.pool.spec, run=tmp_path / "scored", signals=[signal], quiet=True)
     assert np.isfinite(scored.to_numpy("c_ssft")).all()
@@ -88,10 +72,9 @@ def test_c_rho_trains_the_same_model_twice_and_resumes_in_either(
     assert [len(one.losses) for one in again] == [0, 1]
     on_processes(2, both_here, str(run.path), str(tmp_path / "two"), training)
     for one in alone:
-        name = one.folder.name
-        assert same(one.folder, tmp_path / "killed" / name)
-        lines = (tmp_path / "two" / name / "training" / "metrics.jsonl").read_text().splitlines()
-        assert [json.loads(line)["loss"] for line in lines] == pytest.approx(one.losses, abs=1e-4)
+        assert_same_model(one.folder, tmp_path / "killed" / one.folder.name)
+        two = metrics(tmp_path / "two" / one.folder.name)
+        assert [line["loss"] for line in two] == pytest.approx(one.losses, abs=1e-4)
 
 
 def test_what_cannot_be_trained_on_is_refused(run: Run, tmp_path: Path, clip_model: str) -> None:
@@ -110,12 +93,12 @@ def test_faults_of_the_second_training_are_found_before_the_first_starts(
 ) -> None:
     training = at_scale("lab", model=clip_model, batch=8)
     small = Subset(run=run, keep=np.arange(len(run)) < 5)
-    gone = indexed(tmp_path, shards=1)
+    gone = make_run(tmp_path, shards=1)
     pools = [TrainingSet(source=source, epochs=1) for source in (run, small, gone)]
     Path(gone.pool.shards[0].url).unlink()
     for second, message in ((pools[1], "5 pairs"), (pools[2], r"00000\.tar")):
         with pytest.raises(RunError, match=message):
-            train_c_rho(pools[0], second, out=tmp_path / "out", training=training, how=CPU)
+            train_c_rho(pools[0], second, out=tmp_path / "out", training=training, how=HOW)
         assert not (tmp_path / "out").exists()
     (tmp_path / "out" / "pool").mkdir(parents=True)
     (tmp_path / "out" / "pool" / "water.txt").touch()

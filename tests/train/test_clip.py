@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import copy
-import json
 import os
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
-from factories import WORDS, clip_folder, members_of, pair, tokenizer_folder, write_tar
+from factories import tokenizer_folder
 from pretended_gpu import on_gpu
-from torch_processes import on_processes
+from trainings import CPU, after, assert_same_model, make_run, metrics, trained, weights
 
 import tamis
 from tamis.core.errors import ModelError, RunError, StopError
@@ -25,128 +22,15 @@ from tamis.core.types import Device
 from tamis.models.clip import load_clip, load_tokenizer
 from tamis.runs import Run
 from tamis.runs.claims import lock_run
-from tamis.runs.parts import index_facts, read_columns, write_index
 from tamis.runs.subset import Subset
 from tamis.train import clip, step, watch
 from tamis.train.batches import Batches, split
 from tamis.train.clip import Trained, train_clip, training_rows
-from tamis.train.loop import ProcessGroup
 from tamis.train.losses import contrastive_loss
 from tamis.train.scales import ClipTraining
-from tamis.train.step import How, TrainingStep
+from tamis.train.step import TrainingStep
 from tamis.train.towers import build, depthwise_in_float32, take_mean
 from tamis.train.watch import HeldOut, Watch
-
-CPU = How(device=Device(kind="cpu", threads=1, batch_size=8), report_every=1, save_every=2)
-
-
-def make_run(folder: Path, shards: int = 2, rows: int = 8, broken: int = 0) -> Run:
-    """A run of a small pool; the first images of the first shard may be broken."""
-    for shard in range(shards):
-        samples = [(f"{shard:05d}{row:04d}", pair(shard * 1000 + row)) for row in range(rows)]
-        for row in range(broken if shard == 0 else 0):
-            samples[row] = (samples[row][0], {**samples[row][1], "jpg": b"no image"})
-        write_tar(folder / "pool" / f"{shard:05d}.tar", samples)
-    return tamis.score(folder / "pool", run=folder / "run", signals=["caption_length"], quiet=True)
-
-
-def spoil(run: Run, rows: list[int]) -> None:
-    """Breaks images of the first shard after the run was made, as a decoder that fails where another did not."""
-    path = run.index_path(run.shards[0])
-    facts, index = index_facts(path), read_columns(path, None)
-    column = index.column_names.index("image_xxh3")
-    index = index.set_column(column, index.schema.field(column), pa.nulls(len(index), pa.uint64()))
-    write_index(path, index, source=run.urls[run.shards[0]], stamp=facts.stamp)
-    with open(run.urls[run.shards[0]], "r+b") as file:
-        for members in [members_of(run, run.shards[0])[row] for row in rows]:
-            image = next(member for member in members if member.ext == "jpg")
-            file.seek(image.offset)
-            file.write(b"x" * image.size)
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return make_run(tmp_path_factory.mktemp("train-clip"))
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> ClipTraining:
-    """Six steps of 8 pairs on a tiny checkpoint."""
-    folder = clip_folder(tmp_path_factory.mktemp("tiny") / "clip")
-    return ClipTraining(model=str(folder), samples=48, batch=8, learning_rate=1e-3, warmup=2)
-
-
-@pytest.fixture(scope="module")
-def sentences(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A tiny random BERT as a sentence encoder that averages its tokens."""
-    from transformers import BertConfig, BertModel
-
-    folder = tmp_path_factory.mktemp("sentences")
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(WORDS) + 4, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
-        max_position_embeddings=16, pad_token_id=0,
-    )  # fmt: skip
-    BertModel(config).save_pretrained(folder)
-    return str(tokenizer_folder(folder))
-
-
-@pytest.fixture(scope="module")
-def residual(sentences: str) -> ClipTraining:
-    """Four steps of 8 pairs of a residual image tower with a frozen text tower."""
-    return ClipTraining(
-        model="resnet-64", text=sentences, freeze_text=True, samples=32, batch=8, learning_rate=1e-3, warmup=2
-    )
-
-
-def trained(run: Run, out: Path, training: ClipTraining, how: How = CPU, **more: Any) -> Trained:
-    return train_clip(more.pop("source", run), out=out, training=training, how=how, **more)
-
-
-@pytest.fixture(scope="module")
-def whole(run: Run, tiny: ClipTraining, tmp_path_factory: pytest.TempPathFactory) -> tuple[Trained, Path]:
-    """The six steps, and the folder that they left."""
-    out = tmp_path_factory.mktemp("whole")
-    return trained(run, out, tiny), out
-
-
-@pytest.fixture(scope="module")
-def in_pieces(run: Run, tiny: ClipTraining, tmp_path_factory: pytest.TempPathFactory) -> tuple[Trained, Path]:
-    """The same with each batch in two pieces."""
-    out = tmp_path_factory.mktemp("pieces")
-    return trained(run, out, tiny, replace(CPU, pieces=2)), out
-
-
-def metrics(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (out / "training" / "metrics.jsonl").read_text().splitlines()]
-
-
-def weights(out: Path) -> dict[str, torch.Tensor]:
-    from safetensors.torch import load_file
-
-    return dict(load_file(out / "model.safetensors"))
-
-
-def assert_same_model(one: Path, other: Path) -> None:
-    """Every file of the two models has the same bytes."""
-    names = sorted(path.name for path in one.iterdir() if path.is_file())
-    assert {"model.safetensors", "tokenizer.json", "config.json"} <= set(names)
-    for name in names:
-        assert (one / name).read_bytes() == (other / name).read_bytes(), name
-
-
-def after(number: int, action: Any, monkeypatch: pytest.MonkeyPatch, *, before: bool = False) -> None:
-    """Calls `action(watch)` after the work of a step, or before it."""
-    plain = Watch.__call__
-
-    def call(self: Watch, step: int, loss: float) -> None:
-        if before and step == number:
-            action(self)
-        plain(self, step, loss)
-        if not before and step == number:
-            action(self)
-
-    monkeypatch.setattr(Watch, "__call__", call)
 
 
 def test_the_loss_falls_and_the_folder_loads_with_transformers_and_with_our_signals(
@@ -242,11 +126,6 @@ def test_pieces_and_recomputed_layers_change_losses_by_rounding_only(
         assert done.losses == pytest.approx(whole[0].losses, abs=1e-4)
 
 
-def train_here(path: str, out: str, training: ClipTraining) -> None:
-    opened = Run(path)
-    train_clip(opened, out=out, training=training, how=CPU)
-
-
 def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_checkpoint(
     run: Run, tmp_path: Path, tiny: ClipTraining, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,125 +153,6 @@ def test_a_checkpoint_with_a_flipped_bit_is_refused(run: Run, tmp_path: Path, ti
         path.write_bytes(data)
         with pytest.raises(RunError, match=r"checkpoint\.safetensors is damaged"):
             trained(run, tmp_path, tiny)
-
-
-def batches_of(run: Run, source: Subset | Run, **settings: Any) -> Batches:
-    usual = {"rows": training_rows(source)[0], "smallest": 0.9, "batch": 4, "side": 32}
-    return Batches(run=run, **usual | settings)
-
-
-@pytest.mark.parametrize("count", [1, 2, 4])
-def test_every_epoch_shows_a_subsets_pairs_as_often_as_it_keeps_them(run: Run, count: int) -> None:
-    class Repeating(Subset):
-        times: np.ndarray
-
-    times = np.zeros(len(run), np.uint16)
-    times[[1, 5, 9, 14]] = [1, 3, 2, 1]
-    subset = Repeating(run=run, keep=times > 0)
-    object.__setattr__(subset, "times", times)
-    found: dict[int, Counter[int]] = {}
-    for rank in range(count):
-        batches = batches_of(run, subset, processes=ProcessGroup(rank=rank, count=count))
-        assert batches.rows.epoch_size == 7
-        for epoch, places, _ in batches.shown(0, 7):  # 28 pairs of all processes: four epochs
-            found.setdefault(epoch, Counter()).update(batches.rows.rows[places].tolist())
-    assert found == {epoch: Counter({1: 1, 5: 3, 9: 2, 14: 1}) for epoch in range(4)}
-
-
-def test_batches_have_the_images_and_captions_of_the_rows_they_name(run: Run) -> None:
-    from tamis.pools.images import decode
-
-    batches = batches_of(run, run, side=24)
-    captions, images = {}, {}
-    for shard in run.pool.shards:
-        for sample in shard.samples():
-            captions[sample.uid] = sample.caption
-            assert sample.image is not None
-            images[sample.uid] = decode(sample.image, max_pixels=10**6).astype(float).mean((0, 1))
-    seen = []
-    for batch in batches(0, 4, lambda batch: batch):
-        assert batch.pixels.shape == (4, 24, 24, 3)
-        assert batch.usable.tolist() == [True] * 4
-        for number, place in enumerate(batch.indices.tolist()):
-            uid = (int(batches.rows.high[place]), int(batches.rows.low[place]))
-            seen.append(uid)
-            assert batch.captions[number] == captions[uid]
-            # A crop of nine tenths has nearly the mean colour of its image, and no other image's.
-            colour = batch.pixels[number].numpy().astype(float).mean((0, 1))
-            assert min(images, key=lambda one: np.abs(images[one] - colour).sum()) == uid
-    assert sorted(seen) == sorted(captions)
-
-
-def test_batches_are_the_same_from_any_step_with_any_threads_and_without_a_cache(run: Run) -> None:
-    def collected(first: int, **settings: Any) -> list[torch.Tensor]:
-        return [batch.pixels for batch in batches_of(run, run, **settings)(first, 9, lambda batch: batch)]
-
-    whole = collected(0)
-    assert not torch.equal(whole[0], whole[4])  # the first batches of two epochs
-    for settings in ({"threads": 1}, {"cache": 0}):
-        assert all(torch.equal(a, b) for a, b in zip(whole, collected(0, **settings), strict=True))
-    assert all(torch.equal(a, b) for a, b in zip(whole[5:], collected(5), strict=True))
-
-
-def test_what_cannot_be_decoded_is_counted_and_batch_normalisation_does_not_see_it(
-    tmp_path: Path, residual: ClipTraining
-) -> None:
-    broken = make_run(tmp_path)
-    spoil(broken, [0, 2, 3, 6])
-    good = Subset(run=broken, keep=~np.isin(np.arange(len(broken)), [0, 2, 3, 6]))
-    alone = trained(broken, tmp_path / "alone", replace(residual, samples=24, batch=12), source=good)
-    among = trained(broken, tmp_path / "among", replace(residual, samples=32, batch=16))
-    assert among.unreadable == metrics(tmp_path / "among")[-1]["unreadable"] == 8
-    assert among.losses == pytest.approx(alone.losses, abs=1e-4)
-    name = "vision_model.embeddings.backbone.embedder.embedder.normalization.running_mean"
-    assert torch.allclose(weights(tmp_path / "among")[name], weights(tmp_path / "alone")[name], atol=1e-5)
-
-
-def test_a_process_leaves_unreadable_pairs_out_and_a_batch_without_any_readable_pair_stops_the_training(
-    tmp_path: Path, tiny: ClipTraining
-) -> None:
-    broken = make_run(tmp_path, shards=1, rows=16)
-    first = batches_of(broken, broken, batch=8, processes=ProcessGroup(rank=1, count=2))
-    whole = batches_of(broken, broken, batch=8)
-    lost = [next(first.shown(0, 1))[1], next(whole.shown(1, 2))[1]]  # of step 1 one process's part, all of step 2
-    spoil(broken, sorted(whole.rows.rows[np.concatenate(lost)].tolist()))
-    with pytest.raises(StopError, match="no image of step 2 can be read"):
-        trained(broken, tmp_path / "alone", tiny)
-    with pytest.raises(Exception, match="no image of step 2"):  # torch's own, with a process's error in it
-        on_processes(2, train_here, str(broken.path), str(tmp_path / "two"), tiny)
-    (alone,), (two,) = metrics(tmp_path / "alone"), metrics(tmp_path / "two")
-    assert (two["loss"], two["unreadable"]) == (pytest.approx(alone["loss"], abs=1e-4), 4)
-
-
-def test_a_shard_that_is_lost_meanwhile_stops_the_training_which_resumes_when_it_is_back(
-    tmp_path: Path, tiny: ClipTraining, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = make_run(tmp_path)
-    shard = Path(run.urls[run.shards[1]])
-    data, stamp = shard.read_bytes(), shard.stat()
-    how, longer = replace(CPU, save_every=1, cache=0), replace(tiny, samples=160)
-    with monkeypatch.context() as patch:
-        # An epoch has two steps.
-        after(2, lambda _: os.truncate(shard, 600), patch)
-        with pytest.raises(RunError, match="00001"):
-            trained(run, tmp_path / "out", longer, how)
-    shard.write_bytes(data)
-    os.utime(shard, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
-    assert 0 < len(trained(run, tmp_path / "out", longer, how).losses) < 20
-    assert [line["step"] for line in metrics(tmp_path / "out")] == list(range(1, 21))
-
-
-def test_pairs_that_the_index_calls_unreadable_are_left_out(
-    tmp_path: Path, tiny: ClipTraining, caplog: pytest.LogCaptureFixture
-) -> None:
-    broken = make_run(tmp_path, broken=2)
-    rows, left_out = training_rows(broken)
-    assert left_out == 2
-    assert rows.rows.tolist() == list(range(2, 16))
-    few = Subset(run=broken, keep=np.arange(len(broken)) < 7)
-    trained(broken, tmp_path / "out", replace(tiny, samples=8), source=few)
-    assert "2 pairs are left out" in caplog.text
-    assert "the epoch has 5 pairs and the batch 8" in caplog.text
 
 
 def test_a_frozen_text_tower_stays_as_it_is_and_the_saved_model_has_the_same_states(
@@ -494,7 +254,7 @@ def test_held_out_pairs_are_not_trained_on_and_their_loss_is_in_the_metrics(
     assert done.pairs == len(learned.rows)
     towers = build(replace(tiny, model=str(tmp_path)))
     towers.model.eval()
-    batch = next(batches_of(run, run, batch=len(held.rows), smallest=1.0, rows=held)(0, 1, lambda batch: batch))
+    batch = next(Batches(run=run, rows=held, batch=len(held.rows), side=32, smallest=1.0)(0, 1, lambda batch: batch))
     with torch.no_grad():
         images, texts = towers.images(batch.pixels), towers.texts(*towers.tokens(batch.captions))
         loss = contrastive_loss(images, texts, towers.model.logit_scale.exp())

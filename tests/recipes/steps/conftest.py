@@ -1,3 +1,0 @@
-"""Makes `interpreter` importable."""
-
-from __future__ import annotations
