@@ -113,6 +113,7 @@ def _spots(scene: Scene, rng: np.random.Generator) -> list[_Spot]:
         lean = 6 if rng.random() < 0.5 else -6
         return [subject(x - lean, u(62, 66), size), subject(x + lean, u(95, 98), size)]
 
+    # Subjects alone: one in the middle, two side by side, three in a row or two before one.
     if scene.other is None or scene.other_colour is None:
         if scene.count == 1:
             size = u(58, 76)
@@ -133,6 +134,7 @@ def _spots(scene: Scene, rng: np.random.Generator) -> list[_Spot]:
     def other(x: float, foot: float, size: float, *, shadow: bool = True) -> _Spot:
         return _Spot(scene.other or "", scene.other_colour or "", x, foot, size, shadow)
 
+    # Below comes what is nearer, and what is above casts no shadow on the ground.
     if scene.relation in ("above", "below"):
         x = u(34, 66)
         high, low = (x + u(-6, 6), u(46, 49), u(41, 45)), (x + u(-6, 6), u(94, 97), u(42, 46))

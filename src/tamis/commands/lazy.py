@@ -155,17 +155,20 @@ def score_lazily(scoring: Scoring, plan: LazyPlan, *, partial: bool = False) -> 
     if masks:
         request(plan.waiting, np.zeros(len(run), bool))  # makes the columns, without a value
     columns, pilot = find_columns(recipe, run), np.zeros(len(run), bool)
+    # Two steps that wait: a sample of the rows before them tells which drops more for its price.
     if len(read) > 1:
         rows = np.flatnonzero(rows_before(None))
         pilot[rows[:: max(_PILOT_EVERY, -(-rows.size // _PILOT_MOST))]] = True
     if pilot.sum() >= _SAMPLE:
         request(read, pilot)
         correct()
+    # Each turn ends at the first step that meets rows without a score, and scores those.
     while (unscored := (outcome := run_steps(run.table(columns), order)).unscored) is not None:
         entry = _add_request(unscored, columns, run, masks)
         request([entry], unscored.rows)
         later[:] = [one for one in later if one != entry]
         correct()
+    # What no step reads is wanted for the pairs that stay.
     if unread := [entry for entry in masks if entry not in read]:
         request(unread, outcome.keep)
     return run, order

@@ -87,7 +87,7 @@ def look(
     large pool is read.
 
     Args:
-        pool: as `score` takes it.
+        pool: folder, glob, brace range, file or fsspec URL; or a `PoolSpec`.
         pairs, shards: most pairs to sample, and most shards to sample from.
         seed: of the random choice of shards.
         out, overwrite: path of the page, and whether to replace an earlier one.

@@ -77,7 +77,7 @@ def overlap(
 
     Args:
         run: a run with image_hash, or with the embedding that is compared.
-        reference: another run, a list of hashes or a .npy file, as `not_in` takes it.
+        reference: another run, a list of image hashes, or a .npy file of hashes or embeddings.
         planted: number of images to change, drawn by uid; 0 skips the measurement.
         partial: look at the finished shards of an incomplete run.
         settings: of `not_in`: distance, embedding, cosine, caption and others.

@@ -47,12 +47,13 @@ def plan(
     `run_recipe` and makes the same checks.
 
     Args:
-        pool, run, signals, within, keep, grow, compute: as `score` takes them; without a pool, the recipe's pool and
-            run.
+        pool, run: of `score`; neither: those that the recipe names.
+        signals, within, keep: what to score besides the recipe's signals, of which rows, and features to store.
+        grow, compute: whether the pool may have new shards; device, precision, batch size and the like.
         recipe: a recipe whose signals (and kept features) are included.
         settings: overrides of the recipe, as `--set` takes them.
-        overwrite: as `run_recipe` takes it.
-        lazy: the same; this loads models, to score a sample.
+        overwrite: whether files that the same formats wrote earlier may be replaced.
+        lazy: plan to score expensive signals only where it can matter; this loads models, to score a sample.
 
     Returns:
         The pool's kind and size, and for every output of the run how many shards lack it.
@@ -118,7 +119,8 @@ def run_recipe(
     Args:
         recipe: a file, a mapping, or a loaded recipe; it names `pool` and `run`.
         settings: overrides, as `--set` takes them; ignored for a loaded recipe.
-        workers, engine, grow, compute: as `score` takes them.
+        workers, engine: processes on this machine, or an engine that distributes the shards.
+        grow, compute: whether the pool may have new shards; device, precision, batch size and the like.
         partial: choose from the finished shards if others cannot be read.
         overwrite: replace files that the same formats wrote earlier.
         lazy: score expensive signals only for the rows whose score can still matter; the same rows are kept, dropped

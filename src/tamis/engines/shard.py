@@ -141,6 +141,7 @@ class ShardWorker:
         return list(missing.values())
 
     def _make(self, task: Task, progress: Progress, report: ShardReport) -> SignalError | None:
+        # What is stored already, what is to be computed of it, and whether the file must be read for that.
         stored = self._read_stored(task)
         empty: Values = {Samples(): [], **{node: rows[:0] for node, rows in stored.items()}}
         nobody = task.rows is not None and not task.rows.any()
@@ -151,6 +152,7 @@ class ShardWorker:
         # The stamp is taken before reading, so that a change in the middle is noticed later.
         stamp = _stamp(task) if making_index else parts.index_facts(self._index_path(task)).stamp
         writers = {output: self._writer(output, task, stamp) for output in task.outputs}
+        # Rows of an interrupted attempt are taken over, and reading begins behind them.
         kept = self._open_unfinished(task, stamp, stored, writers)
         before, done = report.rows, len(kept.uids)
         report.rows, report.statuses = before + done, report.statuses + kept.statuses
@@ -175,6 +177,7 @@ class ShardWorker:
         except DamageError:  # saved rows or a stored feature do not match this file
             kept.drop()
             raise
+        # Nothing came of it: an error is raised before a part says that the shard is done.
         ending = reader.ending
         again = making_index and self._index_path(task).is_file()
         no_parts = report.rows == before or again or isinstance(ending, UnreachedError | ScatteredError)

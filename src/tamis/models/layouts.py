@@ -127,6 +127,7 @@ def from_open_clip(
     vision, text = model.get("vision_cfg") or {}, model.get("text_cfg") or {}
     _check_settings(model, vision, text, text.get("tokenizer_kwargs") or {})
     act, clean = _activation(model, vision, text, activation), _cleaning(text)
+    # Their names become ours; q, k and v are one matrix there; projections are transposed.
     weights = _renamed(tensors)
     for name in [name for name in weights if ".in_proj_" in name]:
         for one, part in zip("qkv", weights.pop(name).chunk(3), strict=True):
@@ -134,6 +135,7 @@ def from_open_clip(
     for name in ("visual_projection.weight", "text_projection.weight"):
         weights[name] = weights[name].T.contiguous()
     weights["logit_scale"] = weights["logit_scale"].reshape(())
+    # The weights tell the sizes; the configuration, where there is one, must agree.
     width, _, patch, _ = weights["vision_model.embeddings.patch_embedding.weight"].shape
     side = _side(weights["vision_model.embeddings.position_embedding.weight"].shape[0])
     vocabulary = weights["text_model.embeddings.token_embedding.weight"].shape[0]
@@ -164,6 +166,7 @@ def from_open_clip(
         projection_dim=embed,
         logit_scale_init_value=float(weights["logit_scale"]),
     )
+    # How images are resized is in no weight, and a wrong guess costs accuracy without a word.
     if not config.get("preprocess_cfg"):
         option = "--resize-mode shortest (OpenAI, LAION, MetaCLIP) or squash (DFN5B, MetaCLIP 2 at 378)"
         more = "preprocess_cfg in --config, for another mean, std or interpolation than OpenAI's"

@@ -379,6 +379,7 @@ def walk(
                 tar.members.clear()  # type: ignore[attr-defined]  # tarfile would keep every header in memory
                 if tar.offset < info.offset_data:
                     raise tarfile.ReadError("a member's size is below zero")
+                # Folders, devices and a Mac's side files are no files of the pool; a link is named, without bytes.
                 links = info.islnk() or info.issym()
                 if not (info.isreg() or links) or (only is not None and info.offset_data not in only):
                     continue
@@ -391,6 +392,7 @@ def walk(
                     if limits is not None and link.ext in limits:
                         yield link
                     continue
+                # A member is read, or skipped up to its end, to know that the file goes on so far.
                 member = _member(info, limits)
                 if reads and not member.problem and (limits is None or member.ext in limits):
                     member.data = stream.read(info.size)

@@ -294,6 +294,7 @@ def _parse(data: Mapping[str, Any], name: str, above: tuple[str, ...], typed: fr
     for key in data:
         if key not in KEYS:
             raise RecipeError(f"{where}: {unknown_message('key', str(key), KEYS)}")
+    # The short keys first: they are checked before anything is built.
     if data.get("name") is not None:
         name = _word(data["name"], f"{where}, name")
         if not name or name.startswith(".") or set(name) & set("/\\\0"):
@@ -305,6 +306,7 @@ def _parse(data: Mapping[str, Any], name: str, above: tuple[str, ...], typed: fr
     columns = data.get("columns") or {}
     if not isinstance(columns, dict):
         raise RecipeError(f"{where}, columns: expected 'name: column' lines, got {brief(columns)}")
+    # Then the lists, entry by entry, so that a message says which entry is wrong.
     steps = _list(data.get("select"), f"{where}, select")
     signals = _list(data.get("signals"), f"{where}, signals")
     exports = _list(data.get("export"), f"{where}, export")
@@ -314,6 +316,7 @@ def _parse(data: Mapping[str, Any], name: str, above: tuple[str, ...], typed: fr
     written = tuple(_export(entry, f"{where}, export[{n}]") for n, entry in enumerate(exports))
     if not isinstance(any_model := data.get("any_model") or False, bool):
         raise RecipeError(f"{where}, any_model: expected true or false, got {brief(any_model)}")
+    # Recipes that a group names bring the models that they name, and theirs must be the ones that scored the run too.
     inner: list[Recipe] = []
     chosen = tuple(_step(step, f"{where}, select[{n}]", above, inner) for n, step in enumerate(steps))
     named = {entry: words for part in inner for entry, words in part.named.items()}

@@ -325,6 +325,7 @@ def _train(context: TrainingContext, tokenizer: str | None) -> Trained:
     if needs_whole_batch(towers.model) and ((how.pieces or 1) > 1 or processes.count > 1):
         raise StopError(f"{training.model} normalises over the whole batch: train it in one process and one piece")
     (optimiser,) = new_optimisers(towers.model, training.loop)
+    # The last checkpoint decides where to go on, and all processes must see the same one.
     facts = load_checkpoint(context.state / CHECKPOINT, towers.model, optimiser) or {"step": 0}
     first = int(facts["step"])
     if processes.largest(first) != first or -processes.largest(-first) != first:
@@ -333,6 +334,7 @@ def _train(context: TrainingContext, tokenizer: str | None) -> Trained:
         _check_epochs(context, first)
     if first:
         log.info("resuming after step %d of %d", first, training.steps)
+    # What is the same in every step: states of the frozen text tower, and how a batch is cut to fit into memory.
     states = text_states(context, towers)
     if how.checkpointing:
         recompute_layers(towers)
@@ -358,6 +360,7 @@ def _train(context: TrainingContext, tokenizer: str | None) -> Trained:
     finally:
         reader.close()
     result = watch.result()
+    # The first process writes the model and takes away what only a resumed training needs.
     if processes.first:
         if held is not None and training.keep_best:
             load_checkpoint(context.state / BEST, towers.model, optimiser)

@@ -230,6 +230,7 @@ def distill(
     Source: Yanuka et al. 2024 (ICC), appendix A.2 (two stages) and A.9 (the combination).
     """
     training = training or Distillation()
+    # Whatever can be refused is refused before a model is loaded.
     if labels is None and weights is None:
         raise ValueError("say how to combine the teachers: labels (a table of captions), or weights of vba, sba, bias")
     if weights is not None and (len(weights) != len(TEACHERS) + 1 or not np.isfinite(weights).all()):
@@ -243,11 +244,13 @@ def distill(
     rows, values = _labelled(labels, label, text, captions)
     if weights is None and not len(rows):
         raise PoolError(f"none of the captions in {labels} has scores in {scores}: score them with both teachers")
+    # The student learns from neither labelled captions nor those that are held out: both judge it.
     aside = is_held_out(captions)
     learned = ~aside
     learned[rows] = False
     aside[rows] = False
     _check_enough(captions, learned, aside)
+    # Two stages: the teachers' own students score the captions, and their scores are combined.
     if stages == 2:
         if students is None:
             columns = _by_new_students(captions, columns, training, device)

@@ -84,6 +84,7 @@ def train_mix(
     for table in tables:
         table.check_asked(columns, "mix")
     models = [_models(name, *tables) for name in columns]
+    # Rows by side, those without a value left out.
     of_target, uids = _drawn(target, tables[0], columns, rows, seed)
     of_pool, _ = _drawn(pool, tables[1], columns, rows, seed, without=uids)
     x = np.vstack([np.hstack(of_target), np.hstack(of_pool)])
@@ -93,6 +94,7 @@ def train_mix(
     sizes = int(np.count_nonzero(y)), int(np.count_nonzero(~y))
     if min(sizes) < 10 * FOLDS:
         raise RecipeError(f"train mix: {sizes[0]:,} and {sizes[1]:,} pairs are too few: {10 * FOLDS} of each")
+    # Both sides are put on the pool's scale; a column that is constant there says nothing.
     constant = np.ptp(x[~y], axis=0) == 0  # rounding can give equal values a deviation
     mean, deviation = x[~y].mean(0), np.where(constant, 0.0, x[~y].std(0))
     x = np.divide(x - mean, deviation, out=np.zeros_like(x), where=~constant)

@@ -112,6 +112,7 @@ def check_signal(
                 same = _same(old, value, tolerance)
                 assert same, f"{title}: {name} of the pair {key!r} is {old!s}, and {how} {value!s} ({tolerance=:g})"
 
+    # The same pairs again, in another order, in other batches, in none, and after pickling: the same values.
     rows = list(range(len(samples)))
     compare(run(pairs.batch_of(good)), rows, "in a second run")
     compare({name: whole[name][:1] for name in names}, [len(good)], "where it occurs again")

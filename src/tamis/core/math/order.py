@@ -101,6 +101,8 @@ def nth_largest(
     """
     if groups == 1 and rows > _HELD and (near := _near_sample(scan, wanted, rows)):
         return near
+    # Of each group's n-th key the highest 64 - `bits` bits are known: `low`. `above` keys are larger than its bucket,
+    # and `held` are in it. All buckets together hold `left` keys.
     digit = 18 if groups == 1 else max(1, (_COUNTERS // max(groups, 1)).bit_length() - 1)
     low, above, held = np.zeros(groups, np.uint64), np.zeros(groups, np.int64), np.zeros(groups, np.int64)
     bits, left, n = 64, rows, None
@@ -111,6 +113,7 @@ def nth_largest(
         here = keys >> np.uint64(bits) == of_group(low >> np.uint64(bits), group)
         return keys[here], group[here]
 
+    # A pass counts the keys in the buckets by their next bits. The bucket of the n-th key becomes the new one.
     while left > _HELD and bits:
         width = min(digit, bits)
         shift = np.uint64(bits - width)
@@ -136,11 +139,13 @@ def nth_largest(
         bits, left = int(shift), int(held.sum())
     if n is not None and not bits:
         return low, n, above, held
+    # What is left is read once more, and held.
     found = [some for some in scan(inside, 1) if some[0].size]
     keys = np.concatenate([np.empty(0, np.uint64), *(keys for keys, _ in found)])
     group = np.concatenate([np.empty(0, np.int64), *(group for _, group in found)])
     del found
     n = wanted(np.bincount(group, minlength=groups)) if n is None else n
+    # The n-th key of a group is so many places below its largest as keys of other buckets are above.
     cut = np.full(groups, np.iinfo(np.uint64).max)
     if groups == 1 and n[0]:
         cut[0] = np.partition(keys, place := keys.size - int(n[0] - above[0]))[place]

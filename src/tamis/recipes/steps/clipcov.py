@@ -383,6 +383,7 @@ class _Work:
         in_classes = np.argsort(kind, kind="stable")
         starts = np.searchsorted(kind[in_classes], np.arange(len(self.names) + 1)).astype(np.int64)
 
+        # Each class decides alone, with its means fixed, so its vectors are read once.
         def work(k: int, span: slice, *stored: Floats) -> Any:
             images, texts = map(unit_rows, stored)
             gains, weight = modular[in_classes[span]], self._weight(k)
@@ -398,6 +399,7 @@ class _Work:
                 error = clipcov.centre_error((self.means[0, k], self.means[1, k]), part)
             return span, stay, before, after, error
 
+        # The answers come in any order; each says which rows it is about.
         stays = np.ones(len(rows), bool)
         before = after = 0.0
         errors = []
@@ -411,6 +413,7 @@ class _Work:
                 dropped,
                 len(rows),
             )
+        # The whole pool and the subset, through one pass each: how far the cross-covariances are apart.
         whole, part = map(self._covariance, (self.order, rows[in_classes][stays[in_classes]]))
         taken = np.bincount(kind[stays], minlength=len(self.names))
         largest_first = np.argsort(-self.sizes, kind="stable")[: np.count_nonzero(self.sizes)].tolist()

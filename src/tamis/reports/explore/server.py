@@ -103,6 +103,7 @@ def application(pages: Pages, token: str, framed: Callable[[], bool]) -> Starlet
         if entry.is_file()
     }
 
+    # Every request passes here: wrong hosts, origins and tokens are refused, and every answer gets the headers.
     async def guard(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
         refused = refusal(request, token, framed())
         response = await answer(request) if refused is None else PlainTextResponse(refused[1], refused[0])
@@ -121,6 +122,7 @@ def application(pages: Pages, token: str, framed: Callable[[], bool]) -> Starlet
             return PlainTextResponse("there is no such file", 404)
         return Response(web[name], media_type=kind)
 
+    # The page asks with POST, and the answer is JSON.
     async def ask(request: Request) -> Response:
         name = request.path_params["name"]
         if name not in pages.answers:

@@ -184,7 +184,7 @@ def bench(
     resumes an interrupted bench.
 
     Args:
-        source: a run; or a pool (as `score` takes it); or a function that makes a pool in the bench's folder.
+        source: a run; or a pool: a path, a URL or a `PoolSpec`; or a function that makes a pool in the bench's folder.
         recipes: names of shipped recipes, files, or mappings with a `name`; their names must differ.
         tasks: a zero-shot task's folder, a folder of tasks, or a function that makes them in the bench's folder.
         out: the folder for results and subsets.
