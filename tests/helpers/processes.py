@@ -60,11 +60,7 @@ def program(
 ) -> subprocess.CompletedProcess[str]:
     """Runs a module as `python -m` does, in a process of its own, in this one's folder and environment.
 
-    Args:
-        module: its name.
-        arguments: of its command line.
-        env: further variables of the environment.
-        before: what the process does first; a function of a module, or a partial of one.
+    `before`: what the process does first; a function of a module, or a partial of one.
     """
     words = [module, *map(str, arguments)]
     with tempfile.TemporaryDirectory() as folder:

@@ -31,6 +31,8 @@ from tamis.models.reference import cleaning_of, resolve
 WORDS = ["a", "red", "dog", "cat", "boat", "on", "grass", "two", "house", "old"]
 SIGNS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 CPU = Device()
+#: 256 bytes, the same at a word's end, six merges, two signs.
+CLIP_WORDS = 520
 
 Wrap = Callable[[Mapping[str, Any]], Any]
 
@@ -57,10 +59,6 @@ def merges(tmp_path: Path) -> str:
     path = tmp_path / "bpe_simple_vocab_16e6.txt.gz"
     path.write_bytes(gzip.compress("\n".join(["#version: 0.2", *merges, ""]).encode()))
     return str(path)
-
-
-#: 256 bytes, the same at a word's end, six merges, two signs.
-CLIP_WORDS = 520
 
 
 IMAGES = [plain_image(seed, size=(32, 32)) for seed in range(3)]
@@ -128,21 +126,15 @@ def test_bert_with_blips_two_signs_comes_with_minilm() -> None:
 def training(state: Mapping[str, Any]) -> dict[str, Any]:
     """What open_clip's training saves."""
     optimiser = {"state": {0: {"exp_avg": torch.ones(3)}}, "param_groups": [{"lr": 0.1, "params": [0]}]}
-    return {
-        "epoch": 1,
-        "name": "run",
-        "state_dict": {f"module.{name}": one for name, one in state.items()},
-        "optimizer": optimiser,
-        "scaler": {"scale": 65536.0, "_growth_tracker": 0},
-    }
+    weights = {f"module.{name}": one for name, one in state.items()}
+    return {"epoch": 1, "name": "run", "state_dict": weights, "optimizer": optimiser, "scaler": {"scale": 65536.0}}
 
 
 def custom_text(state: Mapping[str, Any]) -> dict[str, Any]:
     """The text tower apart, as open_clip's `custom_text` names it; a bias of SigLIP's loss."""
     own = ("visual.", "logit_scale")
-    return {name if name.startswith(own) else f"text.{name}": one for name, one in state.items()} | {
-        "logit_bias": torch.tensor(-10.0)
-    }
+    named = {name if name.startswith(own) else f"text.{name}": one for name, one in state.items()}
+    return {**named, "logit_bias": torch.tensor(-10.0)}
 
 
 def openai(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -197,9 +189,7 @@ def settings(**changes: Any) -> dict[str, Any]:
 
 def open_clip_folder(folder: Path, plain: PlainOpenClip, merges: str, **changes: Any) -> Path:
     folder.mkdir()
-    save_file(
-        {name: one.contiguous() for name, one in plain.state_dict().items()}, folder / "open_clip_model.safetensors"
-    )
+    saved(plain.state_dict(), folder / "open_clip_model.safetensors")
     (folder / "open_clip_config.json").write_text(json.dumps(settings(**changes)))
     if merges:
         clip_tokenizer(merges, folder, own=False).save_pretrained(folder)
