@@ -1,7 +1,5 @@
 """Signals, selectors and exporters of other packages, installed as packages are: found by their entry points."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

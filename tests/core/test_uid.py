@@ -1,7 +1,5 @@
 """Ids and fingerprints: parsing, content hashes, the order in which ties fall, and what may never change."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import xxhash

@@ -1,7 +1,5 @@
 """Croissant metadata next to exports, validated by mlcroissant."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

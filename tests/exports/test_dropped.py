@@ -1,7 +1,5 @@
 """The list of dropped pairs, compared with a loop over the rows that applies the recipe in Python."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

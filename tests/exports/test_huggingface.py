@@ -1,7 +1,5 @@
 """Parquet with images, read back by the `datasets` library."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

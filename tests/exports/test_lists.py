@@ -1,7 +1,5 @@
 """npy, parquet and keys: the files that name pairs; and rows that are kept several times, in every format."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """WebDataset shards, read back with the webdataset library."""
 
-from __future__ import annotations
-
 import gc
 import gzip
 import io

@@ -1,7 +1,5 @@
 """What a browser makes of a page."""
 
-from __future__ import annotations
-
 import re
 from html.parser import HTMLParser
 from typing import Any

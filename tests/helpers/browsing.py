@@ -1,7 +1,5 @@
 """A real browser for tests: a Chromium that is installed, driven by Playwright, and what axe-core finds in a page."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager

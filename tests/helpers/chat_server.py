@@ -1,7 +1,5 @@
 """A server on this machine that speaks the OpenAI chat protocol, and misbehaves as real ones do."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import io

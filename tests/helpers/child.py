@@ -6,8 +6,6 @@ prints one line of JSON. A reader may end in one of our own errors; anything els
 succeeded. The process kills itself where it takes more than `LIMIT_BYTES` of address space or `LIMIT_SECONDS` of time.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """What tests of the command line share: running it in this process, and the commands there are."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Damaging a run in every way we know, and everything that its readers get to see."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import random

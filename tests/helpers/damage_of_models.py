@@ -1,7 +1,5 @@
 """What can be wrong with the files of a model folder, each as a function of a file's bytes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path

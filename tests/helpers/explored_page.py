@@ -1,7 +1,5 @@
 """A page that is being served, asked without a browser, and what strangers wrote on it."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import threading

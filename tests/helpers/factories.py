@@ -1,7 +1,5 @@
 """Small, seeded inputs for tests: images, shards, pools, checkpoints, runs."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import json

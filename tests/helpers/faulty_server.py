@@ -5,8 +5,6 @@ the answers, chosen by a seed: "500", "503", "reset", "truncated", "stalled" aft
 (a byte now and then), and "lost": the request is carried out and its answer never comes.
 """
 
-from __future__ import annotations
-
 import http.client
 import random
 import re

@@ -1,7 +1,5 @@
 """Hostile inputs, made: tars, compressed tars, images, tables, recipes, score expressions."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import io

@@ -1,7 +1,5 @@
 """A slow interpreter of recipes that goes through rows one by one; the real selectors are compared with it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial, reduce

@@ -1,7 +1,5 @@
 """Every kind of model folder: a fixture that makes a tiny one, and what loads it and uses it once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Signals that misbehave. Worker processes import this module by name: see conftest.py."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

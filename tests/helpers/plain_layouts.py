@@ -5,8 +5,6 @@ Devlin et al. 2019 (BERT), Li et al. 2022 (BLIP: cross-attention after each self
 2021 (CLIP); names and epsilons as in github.com/salesforce/BLIP and github.com/mlfoundations/open_clip.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -6,8 +6,6 @@ real GPU, a call that mixes devices raises RuntimeError, and NumPy gets nothing 
 what only a GPU has (its kernels, TF32, its memory) is not pretended.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any

@@ -4,8 +4,6 @@ A fresh interpreter spends seconds on imports before it does what a test is abou
 it imports, is what a test is about (tests/test_import.py, tests/cli/test_process.py), it starts one.
 """
 
-from __future__ import annotations
-
 import functools
 import multiprocessing
 import os

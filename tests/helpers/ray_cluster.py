@@ -1,7 +1,5 @@
 """A small Ray cluster on this machine, for tests."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

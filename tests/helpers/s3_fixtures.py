@@ -1,7 +1,5 @@
 """Fixtures: stores on this machine."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

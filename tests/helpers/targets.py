@@ -1,7 +1,5 @@
 """What the fuzzing tests feed: each reader takes any bytes and ends in a value, or in one of our own errors."""
 
-from __future__ import annotations
-
 import io
 import tempfile
 from collections.abc import Callable

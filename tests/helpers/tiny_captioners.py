@@ -3,8 +3,6 @@
 Tokens are single letters, so that a text comes back from its tokens as it was; images are cut to at most 64 pixels.
 """
 
-from __future__ import annotations
-
 import json
 import string
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Tiny checkpoints of sentence encoders, of transformers' own classes, in folders of sentence-transformers."""
 
-from __future__ import annotations
-
 import json
 import string
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Tiny checkpoints of image-text towers, of transformers' own classes, with random weights. Tokens are letters."""
 
-from __future__ import annotations
-
 import json
 import string
 from collections.abc import Callable, Mapping

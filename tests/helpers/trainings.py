@@ -1,7 +1,5 @@
 """A small run to train on, trainings of it, and what they leave."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

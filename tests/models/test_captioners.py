@@ -1,7 +1,5 @@
 """Captioning: our decoding gives the captions of transformers' own, and the same ones in every batch."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

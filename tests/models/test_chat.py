@@ -1,7 +1,5 @@
 """Vision-language models: the answers of the library's own calls, the same in every batch, through the real command."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import json

@@ -1,7 +1,5 @@
 """Texts are cleaned before a CLIP's tokenizer as its authors cleaned them, and fingerprints say so."""
 
-from __future__ import annotations
-
 import gzip
 import html
 import json

@@ -1,7 +1,5 @@
 """`tamis convert`: the same logits as the source's own layout computes, and nothing half-written where it fails."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json

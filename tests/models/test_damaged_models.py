@@ -3,8 +3,6 @@
 `make attack` damages every file of every kind of folder; this is a part of it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """A model folder's own Python is never run, whatever is on standard input; files of models are opened in one place."""
 
-from __future__ import annotations
-
 import ast
 import io
 import json

@@ -1,7 +1,5 @@
 """Every kind of network on a pretended GPU: no mixed devices, and the CPU's numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Loading: once for the same arguments and weights, in any thread."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

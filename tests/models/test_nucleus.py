@@ -1,7 +1,5 @@
 """Nucleus sampling: by hand, against sorting, by its frequencies, and its ties against transformers."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Linear layers for inference: packed in oneDNN's layout."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """spaCy's pipelines: folders that a stranger made, and damaged ones, end in one error before anything of them runs."""
 
-from __future__ import annotations
-
 import inspect
 import shutil
 from pathlib import Path

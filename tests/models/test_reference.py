@@ -1,7 +1,5 @@
 """Model references: what each form means, what is said about a model that is not here, and `tamis list models`."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re

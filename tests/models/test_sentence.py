@@ -1,7 +1,5 @@
 """Sentence encoders: against sentence-transformers' own `encode`, and one text at a time by hand."""
 
-from __future__ import annotations
-
 import functools
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Models behind a server: captions by the chat protocol, and what happens when the server misbehaves."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Text regions: from maps by hand, large letters with the real detector and recogniser, and FAST."""
 
-from __future__ import annotations
-
 import os
 import threading
 from pathlib import Path

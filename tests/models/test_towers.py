@@ -1,7 +1,5 @@
 """Image-text towers of every kind: the embeddings of the library's own call, through the real command."""
 
-from __future__ import annotations
-
 import functools
 import json
 import re

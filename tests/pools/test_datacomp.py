@@ -1,7 +1,5 @@
 """DataComp metadata: published scores become columns, published embeddings stored features, and no model runs."""
 
-from __future__ import annotations
-
 import io
 import pickle
 from pathlib import Path

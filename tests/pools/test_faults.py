@@ -1,7 +1,5 @@
 """Stores that fail now and then: what may pass is retried, other errors are reported at once, nothing is lost."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Folders of images with captions next to them, and datasets as Hugging Face writes them to disk and to the hub."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Decoding: what Pillow gives, upright; everything else a reason."""
 
-from __future__ import annotations
-
 import io
 import struct
 import sys

@@ -1,7 +1,5 @@
 """Lance datasets as pools: the same samples as the same table in Parquet."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tables as other tools write them: separators, images in base64, Arrow's file form, no header, captions of bytes."""
 
-from __future__ import annotations
-
 import base64
 import json
 from pathlib import Path

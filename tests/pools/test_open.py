@@ -1,7 +1,5 @@
 """Finding a pool: what a path means, and what is said when nothing is there."""
 
-from __future__ import annotations
-
 import gc
 import warnings
 from collections.abc import Sequence

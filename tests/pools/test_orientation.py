@@ -1,7 +1,5 @@
 """Images that lost their EXIF: turned by the field `exif` that img2dataset writes, everywhere, and never twice."""
 
-from __future__ import annotations
-
 import io
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Pools on remote stores: fsspec's memory file system, and S3 against a real server on this machine."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Several captions of one image: lists in tables, lines of a `.txt`, lists in a json."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

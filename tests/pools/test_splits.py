@@ -1,7 +1,5 @@
 """Pools of several splits: those of the Hub, CC3M's tars, folders called train and val."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tables of image and caption: Parquet, CSV, TSV, JSON lines; large Parquet files are cut into row ranges."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """WebDataset tars: which members make a sample, where their bytes are, what becomes of bad and of hostile ones."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import io

@@ -1,7 +1,5 @@
 """C-SSFT and C-RHO: by the cosines of their models, and what tells two of them apart."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Signals that look for a list of classes in captions."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """CLIP and SigLIP scores against transformers' own outputs, through the real loading code."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from shutil import copytree

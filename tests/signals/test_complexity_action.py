@@ -1,7 +1,5 @@
 """Relations and actions of captions whose parse is written out by hand."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import pytest
@@ -18,7 +16,7 @@ class Word:
     pos_: str
     dep_: str
     lemma_: str
-    head: Word = field(init=False, repr=False)
+    head: "Word" = field(init=False, repr=False)
 
 
 def parse(*rows: str) -> list[Word]:

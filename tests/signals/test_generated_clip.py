@@ -1,7 +1,5 @@
 """The cosine of generated captions, and the caption that a pair carries from there to exports and training."""
 
-from __future__ import annotations
-
 import json
 import re
 import tarfile

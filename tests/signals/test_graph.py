@@ -1,7 +1,5 @@
 """Nodes: what their classes may say, their order, their identities, and how they are executed."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

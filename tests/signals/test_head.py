@@ -1,7 +1,5 @@
 """Heads on embeddings, as people publish them, against torch's own numbers."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """ICC: any text regression as in transformers itself, and the built-in norms on words and captions."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Image quality: hand-worked images, and a plain reference pixel by pixel."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from io import BytesIO

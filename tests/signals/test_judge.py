@@ -1,7 +1,5 @@
 """A vision-language model's numbers: what it is asked, and how a number is read off its answer."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,7 +1,5 @@
 """Settings that make no sense, or that another setting leaves without effect, are errors that name them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

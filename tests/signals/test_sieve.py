@@ -1,7 +1,5 @@
 """SIEVE: medium phrases, the alignment by hand, and the paper's own figures through the real sentence encoder."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 

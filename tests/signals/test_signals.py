@@ -1,7 +1,5 @@
 """Values of signals by hand. What all of them promise is in test_contracts.py, CLIP's numbers in test_clip.py."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The two teachers and the baselines: wiring of the real classes on tiny checkpoints, and what each number means."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Sequence

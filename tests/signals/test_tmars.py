@@ -1,7 +1,5 @@
 """T-MARS and Text-Match: on drawn text with the real detector and recogniser, and by hand."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass

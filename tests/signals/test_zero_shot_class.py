@@ -1,7 +1,5 @@
 """The class of an image, by the names of a list alone, and what a run keeps of the list."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A run, trainings of it, and a kill in a step of one."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager

@@ -1,7 +1,5 @@
 """The batches of a training: which pairs they show, and what is done about those that cannot be read."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from dataclasses import replace

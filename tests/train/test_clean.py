@@ -1,7 +1,5 @@
 """The trainings of C-SSFT and C-RHO: what they write, how they resume, what they refuse."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Training a CLIP: what it reads, how it resumes, what it writes, and what it refuses."""
 
-from __future__ import annotations
-
 import copy
 import os
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """`tamis train sba` and `tamis train icc`: the signals load what they write, and it learned what it should."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What training draws at random, as functions of seed, epoch and pair."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st

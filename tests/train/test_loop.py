@@ -1,7 +1,5 @@
 """The training loop and its optimisers."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator

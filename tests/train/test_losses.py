@@ -1,7 +1,5 @@
 """CLIP's loss over several processes and in pieces, against a plain one."""
 
-from __future__ import annotations
-
 import warnings
 from functools import partial
 from pathlib import Path

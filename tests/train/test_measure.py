@@ -1,7 +1,5 @@
 """What a step takes of the memory, and what is free."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """DataComp's numbers, the schedule, and what is printed for open_clip."""
 
-from __future__ import annotations
-
 import math
 import shlex
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """MetaCLIP's balance, by hand and against draws entry by entry."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

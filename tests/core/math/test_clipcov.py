@@ -1,7 +1,5 @@
 """ClipCov's mathematics compared with its definitions, written out with every pair of pairs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Perceptual hashes, the search for near ones compared with all pairs, and the comparison of thumbnails."""
 
-from __future__ import annotations
-
 import io
 import os
 import subprocess

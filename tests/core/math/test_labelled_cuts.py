@@ -1,7 +1,5 @@
 """The cut that labels suggest: a case by hand, every cut tried the slow way, and honest estimates."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

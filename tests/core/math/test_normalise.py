@@ -1,7 +1,5 @@
 """Common scales for scores: by hand, against counting, and per length of a text."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

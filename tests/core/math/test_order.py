@@ -1,7 +1,5 @@
 """Exact top-k against sorting."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

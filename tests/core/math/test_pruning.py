@@ -1,7 +1,5 @@
 """Quotas and picks compared with slow plain references, and by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Covered pixels against point-in-polygon, and painting over them by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

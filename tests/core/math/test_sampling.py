@@ -1,7 +1,5 @@
 """How often rows are kept: by hand, against the published loops, and exact sums."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Cosines of embeddings against plain loops; near duplicates against the whole matrix."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Ranks, correlations, the AUC, intervals, samples, accuracies and recall: by hand, against SciPy and counting."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """BERTScore, the longest shared runs and c-TF-IDF: by hand, and against their definitions in loops."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Captions as a feature: stored and used again, read from a file."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

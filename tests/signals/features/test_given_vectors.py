@@ -1,7 +1,5 @@
 """Embeddings made elsewhere: every form of file, through the real command, and what reads embeddings."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Small zero-shot tasks on disk."""
 
-from __future__ import annotations
-
 import io
 import tarfile
 from collections.abc import Callable, Sequence

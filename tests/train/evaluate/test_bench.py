@@ -1,7 +1,5 @@
 """Ranking recipes by models trained on what each keeps: equal samples, the right pairs, intervals, resumption."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

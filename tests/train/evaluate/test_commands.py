@@ -1,7 +1,5 @@
 """`tamis evaluate concreteness`, `tamis train sba` and `tamis train icc` from a shell."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

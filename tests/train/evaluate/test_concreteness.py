@@ -1,7 +1,5 @@
 """Agreement with people's ratings: from files of several kinds, with intervals, and what is left out."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

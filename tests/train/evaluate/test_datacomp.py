@@ -1,7 +1,5 @@
 """DataComp's 38 tasks: the table, and averages that hide nothing."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

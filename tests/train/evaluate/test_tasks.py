@@ -1,7 +1,5 @@
 """Task folders of every layout: what is read from them, and what is said of one that is incomplete."""
 
-from __future__ import annotations
-
 import io
 import re
 import tarfile

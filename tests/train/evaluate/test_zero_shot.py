@@ -1,7 +1,5 @@
 """Zero-shot evaluation: counted by hand from the model's embeddings, and what a user meets on the way."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Callable
