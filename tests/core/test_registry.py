@@ -197,9 +197,7 @@ def test_what_another_package_brings_is_listed_and_serves_a_recipe(site: Path, t
         ("import numpy as np", 2, "'shouting' of the package 'their-package'"),
     ],
 )
-def test_no_plug_in_ends_a_command_as_if_all_were_done(
-    where: str, code: int, message: str, site: Path, tmp_path: Path
-) -> None:
+def test_no_plug_in_ends_a_command_as_if_done(where: str, code: int, message: str, site: Path, tmp_path: Path) -> None:
     indent = " " * 12 if "shares" in where else " " * 8 if "def" in where else ""
     package = PACKAGE.replace(where, f"{where}\n{indent}raise SystemExit(0)", 1)
     install_package(site, "their-package", GOOD, {"theirs": package})
@@ -216,9 +214,7 @@ def test_no_plug_in_ends_a_command_as_if_all_were_done(
         assert len(tamis.open_run(run).to_numpy("words")) == 6  # the other signal is there
 
 
-def test_what_cannot_be_imported_is_in_nobodys_way_and_named_when_asked_for(
-    site: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_cannot_be_imported_is_named_when_asked_for(site: Path, caplog: pytest.LogCaptureFixture) -> None:
     install_package(site, "their-package", GOOD, {"theirs": PACKAGE})
     install_package(site, "broken-package", {group: {"broken": "nowhere_at_all:Thing"} for group in GOOD})
     for one, every, _, theirs in KINDS.values():
@@ -272,9 +268,7 @@ def test_a_class_of_the_wrong_kind_is_named_with_its_package(
     assert reason in caplog.text
 
 
-def test_two_packages_with_one_name_are_named_and_neither_is_taken(
-    site: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_two_packages_of_one_name_are_named_and_neither_is_taken(site: Path, caplog: pytest.LogCaptureFixture) -> None:
     install_package(site, "their-package", GOOD, {"theirs": PACKAGE})
     install_package(site, "another-package", {"tamis.signals": {"shouting": "theirs:Shouting"}})
     with pytest.raises(RecipeError, match="another-package, their-package"):

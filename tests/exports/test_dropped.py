@@ -71,7 +71,7 @@ def slow(run: Run, subset: Subset) -> list[dict[str, Any]]:
     return found
 
 
-def test_every_dropped_pair_is_listed_with_step_reason_and_score(
+def test_every_dropped_pair_has_step_reason_and_score(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tamis.exports.lists._ROWS", 7)

@@ -38,7 +38,7 @@ def load(out: Path, cache: Path, **options: Any) -> Any:
     return datasets.load_dataset(str(out), split="train", cache_dir=str(cache), **options)
 
 
-def test_load_dataset_shows_the_images_and_has_their_bytes(
+def test_load_dataset_has_images_and_bytes(
     subset: tamis.Subset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(huggingface, "_GROUP_ROWS", 2)

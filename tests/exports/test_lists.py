@@ -39,7 +39,7 @@ def scored(tmp_path: Path) -> Run:
 
 
 @pytest.mark.parametrize("kept", [[0, 1, 2, 4, 7, 9], []], ids=["some", "none"])
-def test_npy_is_datacomps_subset_file_byte_for_byte(
+def test_npy_is_datacomps_file_byte_for_byte(
     tmp_path: Path, kept: Sequence[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tamis.exports.lists._UIDS", 3)
@@ -49,7 +49,7 @@ def test_npy_is_datacomps_subset_file_byte_for_byte(
 
 
 @pytest.mark.parametrize(("captions", "kept"), [(False, [0, 1, 3]), (True, [])])
-def test_parquet_holds_ids_and_every_score_of_the_kept_rows(
+def test_parquet_holds_ids_and_scores_of_kept_rows(
     scored: Run, tmp_path: Path, captions: bool, kept: list[int]
 ) -> None:
     assert tamis.export(subset_of(scored, kept), "parquet", tmp_path / "out", captions=captions) == len(kept)
@@ -69,9 +69,7 @@ def test_parquet_holds_ids_and_every_score_of_the_kept_rows(
     assert table.schema.field("clip").type == pa.float32()
 
 
-def test_keys_are_lines_in_the_order_of_the_pool_whatever_is_in_them(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_keys_are_lines_in_the_order_of_the_pool(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_tar(tmp_path / "pool" / "0.tar", [("a\nb", pair(0)), ("c\rd", pair(1)), ("e", pair(2))])
     write_tar(tmp_path / "pool" / "1.tar", [("e", pair(3)), ("f", pair(4))])
     run = tamis.score(tmp_path / "pool", run=tmp_path / "run", signals=["caption_length"], quiet=True)
@@ -139,9 +137,7 @@ def test_a_parquet_file_of_another_format_or_program_is_not_replaced(scored: Run
 
 
 @pytest.mark.parametrize("format", [*FORMATS, "dropped"])
-def test_folders_are_made_and_a_place_that_cannot_be_written_to_is_an_error(
-    scored: Run, tmp_path: Path, format: str
-) -> None:
+def test_folders_are_made_and_an_unwritable_place_is_an_error(scored: Run, tmp_path: Path, format: str) -> None:
     subset = tamis.select(scored, {"select": [{"random_fraction": {"fraction": 0.5}}]})
     out = tmp_path / "deep" / "er" / "out"
     tamis.export(subset, format, out)

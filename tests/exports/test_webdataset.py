@@ -320,9 +320,7 @@ def test_the_index_has_the_samples_that_energon_finds(tmp_path: Path) -> None:
         assert len(places) == prepared(out)[".info.json"]["shard_counts"][name] + 1
 
 
-def test_only_the_byte_ranges_of_kept_samples_are_read(
-    pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_bytes_of_kept_samples_are_read(pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = scored(pool, tmp_path / "run")
     asked: list[tuple[str, int, int]] = []
     plain = tar_module.read_ranges
@@ -436,9 +434,7 @@ def test_metadata_without_images_is_an_error_that_says_what_to_export_instead(tm
     assert not (tmp_path / "out").exists()
 
 
-def test_overwrite_deletes_only_what_the_export_wrote_and_nothing_when_it_is_refused(
-    pool: Path, tmp_path: Path
-) -> None:
+def test_overwrite_deletes_only_what_the_export_wrote_and_nothing_if_refused(pool: Path, tmp_path: Path) -> None:
     run = scored(pool, tmp_path / "run")
     out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
     tamis.export(subset_of(run), "webdataset", out, shard_size=5, energon=True)

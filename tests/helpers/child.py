@@ -1,6 +1,6 @@
 """One hostile input in a process of its own: how it ended, how long it took, how much memory it took at its height.
 
-    python child.py READER PATH [max_pixels=N]
+    python child.py READER PATH
 
 prints one line of JSON. A reader may end in one of our own errors; anything else is a traceback, and an attack that
 succeeded. The process kills itself where it takes more than `LIMIT_BYTES` of address space or `LIMIT_SECONDS` of time.
@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 #: What a worker may take, whatever it is given.
 MEMORY = 1536 << 20
@@ -34,9 +34,9 @@ class Measured(NamedTuple):
     seconds: float  # of the reading alone
 
 
-def measured(reader: str, path: Path | str, **settings: int) -> Measured:
+def measured(reader: str, path: Path | str) -> Measured:
     """Reads a file in a process of its own."""
-    command = [sys.executable, __file__, reader, str(path), *(f"{name}={value}" for name, value in settings.items())]
+    command = [sys.executable, __file__, reader, str(path)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     start = time.perf_counter()
     try:
@@ -50,12 +50,12 @@ def measured(reader: str, path: Path | str, **settings: int) -> Measured:
     return Measured(what, False, 0, time.perf_counter() - start)
 
 
-def _decode(path: str, max_pixels: int = 100_000_000) -> str:
+def _decode(path: str) -> str:
     from tamis.core.errors import SampleError
     from tamis.pools.images import decode
 
     try:
-        pixels = decode(Path(path).read_bytes(), max_pixels=max_pixels)
+        pixels = decode(Path(path).read_bytes(), max_pixels=100_000_000)
     except SampleError as error:
         return f"refused: {error.status}: {error.reason}"
     return f"{pixels.shape[1]} x {pixels.shape[0]}"
@@ -80,22 +80,17 @@ def _recipe(path: str) -> str:
     return f"read: {len(made.steps)} steps"
 
 
-READERS: dict[str, Callable[..., str]] = {
-    "decode": _decode,
-    "score": _score,
-    "recipe": _recipe,
-}
+READERS: dict[str, Callable[[str], str]] = {"decode": _decode, "score": _score, "recipe": _recipe}
 
 
 def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (LIMIT_BYTES, LIMIT_BYTES))
-    reader, path, *settings = sys.argv[1:]
-    options: dict[str, Any] = {name: int(value) for name, _, value in (setting.partition("=") for setting in settings)}
+    reader, path = sys.argv[1:]
     from tamis.core.errors import TamisError
 
     start = time.perf_counter()
     try:
-        outcome, survived = READERS[reader](path, **options), True
+        outcome, survived = READERS[reader](path), True
     except TamisError as error:
         outcome, survived = f"refused: {error}", True
     except Exception as error:

@@ -229,7 +229,7 @@ def _tables() -> list[bytes]:
 
 def _recipes() -> list[bytes]:
     texts = [text.encode() for text in RECIPES.values() if len(text) < 2000]
-    folder = Path(recipe.__file__).parent / "recipes"
+    folder = Path(recipe.__file__).parent / "shipped"
     return [*texts, *(path.read_bytes() for path in sorted(folder.glob("*.yaml")))]
 
 

@@ -104,9 +104,7 @@ def test_a_caption_depends_on_no_other_image_and_no_order(kind: str, request: py
 
 
 @pytest.mark.parametrize("kind", ARCHITECTURES)
-def test_searched_captions_are_the_beams_of_transformers_own_generate(
-    kind: str, request: pytest.FixtureRequest
-) -> None:
+def test_searched_captions_are_the_beams_of_transformers_generate(kind: str, request: pytest.FixtureRequest) -> None:
     """One image at a time, with and without a prompt, given as the processor of each model gives it."""
     import transformers
 
@@ -140,9 +138,7 @@ def test_searched_captions_are_the_beams_of_transformers_own_generate(
             assert all(text.startswith(prompt) for text in texts)
 
 
-def test_what_cannot_be_captioned_is_an_error_before_any_work(
-    blip_model: str, vit_gpt2_model: str, clip_model: str
-) -> None:
+def test_what_cannot_be_captioned_is_an_early_error(blip_model: str, vit_gpt2_model: str, clip_model: str) -> None:
     fast, plain = load_captioner(blip_model, Device()), load_captioner(vit_gpt2_model, Device())
     fast.check(Sampling())
     for captioner, sampling, message in (

@@ -163,9 +163,7 @@ def test_a_caption_depends_on_no_other_image_and_no_order(kind: str, folder: Cal
         assert model(IMAGES, UIDS, Sampling(**settings, prompt="a longer prompt")) != together
 
 
-def test_without_memory_for_a_batch_batches_become_smaller(
-    folder: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_that_do_not_fit_become_smaller(folder: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
     model, sampling, sizes = ChatModel(folder("llava"), Device(batch_size=14)), Sampling(captions=2, max_tokens=6), []
     own, generate = model(IMAGES, UIDS, sampling), model.model.generate
 
@@ -231,7 +229,7 @@ def test_an_image_that_the_processor_refuses_has_a_reason_and_no_caption(
     assert "refuses the image" in answer.refused
 
 
-def test_what_cannot_work_stops_before_any_work(
+def test_what_cannot_work_stops_early(
     folder: Callable[[str], str], clip_model: str, tamis: Tamis, tmp_path: Path
 ) -> None:
     model = load_captioner(folder("blip-2"), Device())
@@ -276,7 +274,7 @@ def test_files_that_published_folders_lack_or_have_elsewhere(folder: Callable[[s
         load_chat(str(made), Device())
 
 
-def test_the_settings_of_a_published_generation_config_change_nothing_but_the_end(
+def test_a_published_generation_config_changes_nothing_but_the_end(
     folder: Callable[[str], str], tmp_path: Path
 ) -> None:
     made = Path(shutil.copytree(folder("qwen3_vl"), tmp_path / "qwen"))

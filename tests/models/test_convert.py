@@ -159,9 +159,7 @@ def check_clip(plain: PlainOpenClip, out: Path) -> None:
 @pytest.mark.parametrize(
     ("wrap", "activation"), [(training, "gelu"), (custom_text, "quick_gelu"), (openai, "quick_gelu")]
 )
-def test_a_converted_open_clip_has_the_logits_of_its_own_layout(
-    wrap: Wrap, activation: Any, merges: str, tmp_path: Path
-) -> None:
+def test_a_converted_open_clip_has_its_own_logits(wrap: Wrap, activation: Any, merges: str, tmp_path: Path) -> None:
     plain = PlainOpenClip(CLIP_WORDS, activation={"gelu": gelu, "quick_gelu": quick_gelu}[activation]).eval()
     torch.save(wrap(plain.state_dict()), tmp_path / "epoch_1.pt")
     own: dict[str, Any] = {"tokenizer": merges, "activation": activation, "head_width": 8, "resize_mode": "shortest"}
@@ -337,9 +335,7 @@ def test_a_pickled_folder_of_transformers_becomes_safetensors_of_the_same_model(
     assert load_clip(str(tmp_path / "out"), CPU).size == 24
 
 
-def test_repositories_in_the_hubs_cache_are_converted(
-    merges: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_repositories_in_the_cache_are_converted(merges: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
     for name in ("pickled", "open_clip"):
         repository = tmp_path / "cache" / f"models--owner--{name}"

@@ -45,9 +45,7 @@ def damaged(folder: Path, file: str, name: str) -> Path:
     ("file", "name"),
     [*(("model.safetensors", name) for name in BROKEN_WEIGHTS), *(("config.json", name) for name in JSON)],
 )
-def test_a_file_that_cannot_be_read_is_named_with_the_model(
-    file: str, name: str, clip_model: str, tmp_path: Path
-) -> None:
+def test_an_unreadable_file_is_named_with_the_model(file: str, name: str, clip_model: str, tmp_path: Path) -> None:
     folder = damaged(shutil.copytree(clip_model, tmp_path / "model"), file, name)
     assert f"{folder / file} is damaged" in refused(resolve, folder)
 
@@ -134,9 +132,7 @@ def test_the_hash_covers_every_file_that_is_opened(kind: str, request: pytest.Fi
 
 
 @pytest.mark.parametrize("kind", FOLDERS)
-def test_each_file_that_counts_changes_the_hash_and_no_other_does(
-    kind: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+def test_only_files_that_count_change_the_hash(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     folder = shutil.copytree(request.getfixturevalue(KINDS[kind][0]), tmp_path / "model")
     before = resolve(str(folder)).digest
     for name, path in loaded_files(folder).items():

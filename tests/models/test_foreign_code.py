@@ -76,9 +76,7 @@ def test_the_code_of_a_folder_is_never_run(kind: str, planted: Callable[[str], P
     assert not (folder.parent / "ran").exists()
 
 
-def test_a_pipeline_whose_components_are_auto_classes_runs_nothing(
-    planted: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_a_pipeline_of_auto_classes_runs_nothing(planted: Callable[[str], Path], tmp_path: Path) -> None:
     """diffusers itself does not forbid code, and transformers would then ask on standard input."""
     folder = shutil.copytree(planted("diffusion_model"), tmp_path / "model")
     index = json.loads((folder / "model_index.json").read_text())

@@ -44,9 +44,7 @@ def test_changed_weights_are_loaded_again_and_a_copy_is_another_model(tmp_path: 
         (KeyboardInterrupt(), KeyboardInterrupt),
     ],
 )
-def test_every_error_of_a_library_is_one_sentence_with_the_model(
-    error: BaseException, expected: type[BaseException]
-) -> None:
+def test_every_error_of_a_library_names_the_model(error: BaseException, expected: type[BaseException]) -> None:
     with pytest.raises(expected) as caught, one_sentence("the model", "some/folder"):
         raise error
     if expected in (ModelError, DependencyError):

@@ -126,9 +126,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_a_built_in_wins_over_the_hub_and_over_a_folder_of_its_name(
-    package: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_built_in_wins_over_the_hub_and_a_folder_of_its_name(package: Path, caplog: pytest.LogCaptureFixture) -> None:
     carried = model_folder(package / "weights" / "clip")
     assert resolve("lab/clip").path == carried
     assert caplog.messages == []
@@ -159,7 +157,7 @@ def test_a_built_in_whose_package_is_missing_or_changed_says_so(monkeypatch: pyt
     assert "holds no gone/*.onnx" in refused("ppocr")
 
 
-def test_ppocr_is_the_file_that_rapidocr_released_whatever_else_it_downloaded(
+def test_ppocr_is_what_rapidocr_released_whatever_it_downloaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "site" / "carrier" / "models"
@@ -270,9 +268,7 @@ def test_offline_says_what_to_download_and_where_to_put_it(model: str, words: li
     [None, answer("200 OK", b"<html>log in</html>"), b"nonsense\r\n\r\n"],
     ids=["silent", "login page", "nonsense"],
 )
-def test_a_hub_that_does_not_answer_as_one_ends_in_advice(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch, reply: bytes | None
-) -> None:
+def test_a_hub_that_fails_ends_in_advice(serve: Serve, monkeypatch: pytest.MonkeyPatch, reply: bytes | None) -> None:
     if reply is None:
         monkeypatch.setattr(reference, "_SECONDS", 0.5)
     monkeypatch.setattr(constants, "ENDPOINT", serve(reply))
@@ -283,9 +279,7 @@ def test_a_hub_that_does_not_answer_as_one_ends_in_advice(
 
 @pytest.mark.usefixtures("online")
 @pytest.mark.parametrize("status", ["401 Unauthorized", "404 Not Found"])
-def test_an_id_that_the_hub_does_not_have_is_said_to_be_so(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch, status: str
-) -> None:
+def test_an_id_that_the_hub_lacks_is_said_to_be_so(serve: Serve, monkeypatch: pytest.MonkeyPatch, status: str) -> None:
     monkeypatch.setattr(constants, "ENDPOINT", serve(answer(status)))
     message = refused("openai/clip-vit-base-patch23")
     assert f"has no 'openai/clip-vit-base-patch23' that you may read (HTTP {status[:3]})" in message

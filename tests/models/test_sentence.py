@@ -72,7 +72,7 @@ def test_a_folder_that_the_library_saved_today_encodes_alike(kind: str, encoder:
 
 
 @pytest.mark.parametrize("kind", ["default", "max"])
-def test_texts_longer_than_the_network_are_cut_though_the_folder_allows_them(
+def test_texts_longer_than_the_network_are_cut_whatever_the_folder_says(
     kind: str, encoder: Any, tmp_path: Path
 ) -> None:
     folder = shutil.copytree(encoder(kind), tmp_path / "model")
@@ -121,9 +121,7 @@ def test_prompts_through_the_command(encoder: Any, pool: Path, tmp_path: Path) -
         tamis.score(pool, run=tmp_path / "none", signals=[{"class_similarity": settings}], quiet=True)
 
 
-def test_fingerprints_and_digests_of_before_stay(
-    encoder: Any, sentence_model: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_old_fingerprints_and_digests_stay(encoder: Any, sentence_model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     identities = Identities(Device())
     for cls in (Sieve, ClassSimilarity):
         options = {"captions_from": __file__} if cls is Sieve else {}
@@ -187,9 +185,7 @@ def sentence_transformer(folder: Path, encoder: str, pooling: str = "mean_tokens
 
 
 @pytest.mark.parametrize(("pooling", "dense"), [("mean_tokens", 0), ("cls_token", 0), ("mean_tokens", 2)])
-def test_sentence_transformers_one_text_at_a_time_by_hand(
-    pooling: str, dense: int, regression_model: str, tmp_path: Path
-) -> None:
+def test_one_text_at_a_time_by_hand(pooling: str, dense: int, regression_model: str, tmp_path: Path) -> None:
     folder = sentence_transformer(tmp_path / "model", regression_model, pooling, dense=dense)
     encode = load_sentence_encoder(str(folder), Device(batch_size=4))
     bert = AutoModel.from_pretrained(folder / "0_Transformer").eval()
@@ -208,7 +204,7 @@ def test_sentence_transformers_one_text_at_a_time_by_hand(
     assert encode([]).shape[0] == 0
 
 
-def test_a_checkpoint_that_asks_for_lower_case_gets_it(
+def test_lower_case_where_it_is_asked_for(
     regression_model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = sentence_transformer(tmp_path / "model", regression_model)

@@ -60,7 +60,7 @@ def good(tmp_path_factory: pytest.TempPathFactory, clip_model: str) -> Run:
         return score(write_pool(folder / "pool"), folder / "run", sieve(server, clip_model), keep=["captions"])
 
 
-def test_captions_are_what_the_server_says_of_each_image_and_seed(
+def test_captions_are_the_servers_for_each_image_and_seed(
     good: Run, pool: Path, tmp_path: Path, clip_model: str
 ) -> None:
     found = captions(good)
@@ -144,9 +144,7 @@ def test_a_wrong_environment_is_one_sentence_without_secrets(
     assert "s3cret" not in str(raised.value)
 
 
-def test_too_many_requests_and_answers_of_another_form_are_asked_again(
-    good: Run, pool: Path, tmp_path: Path, clip_model: str
-) -> None:
+def test_refusals_and_odd_answers_are_asked_for_again(good: Run, pool: Path, tmp_path: Path, clip_model: str) -> None:
     with ChatServer() as server:
         answer, odd = server.answer, [
             Answer(429, b'{"error": "slow down"}', {"Retry-After": "0"}),
@@ -196,9 +194,7 @@ def test_an_image_that_the_server_refuses_or_fails_at_is_null_with_a_reason(
     )
 
 
-def test_a_run_that_was_killed_asks_for_its_missing_shards_only(
-    good: Run, pool: Path, tmp_path: Path, clip_model: str
-) -> None:
+def test_a_killed_run_asks_for_its_missing_shards_only(good: Run, pool: Path, tmp_path: Path, clip_model: str) -> None:
     with ChatServer() as server:
         recipe = tmp_path / "recipe.yaml"
         recipe.write_text(json.dumps({"signals": [sieve(server, clip_model)], "keep": ["captions"]}))

@@ -201,7 +201,7 @@ def test_the_tables_in_the_docs_are_what_is_tried() -> None:
     assert encoders == {name for name in tiny_encoders.ENCODERS if "/" in name}
 
 
-def test_what_takes_a_clip_takes_images_of_any_shape(
+def test_what_takes_a_clip_takes_every_shape_of_image(
     naflex_model: str, pool: Path, tamis: Tamis, tmp_path: Path
 ) -> None:
     """NaFlex's images are of many sizes; training takes only what it can save."""

@@ -117,9 +117,7 @@ def test_a_bad_npz_costs_its_shard_until_it_is_mended(name: str, tmp_path: Path)
     ],
     ids=["objects", "one dimension", "words", "pickle", "cut", "npy"],
 )
-def test_a_first_npz_of_something_else_stops_before_any_work(
-    content: bytes | None, reason: str, tmp_path: Path
-) -> None:
+def test_a_first_npz_of_another_kind_stops_before_any_work(content: bytes | None, reason: str, tmp_path: Path) -> None:
     write_metadata(tmp_path / "aa.parquet")
     if content is None:
         out = io.BytesIO()

@@ -162,9 +162,7 @@ def test_a_web_servers_folder_is_listed_though_one_request_fails(tmp_path: Path)
         assert len(open_pool(f"{server.url}/pool/{{00000..00002}}.tar").shards) == 3
 
 
-def test_a_listing_of_s3_is_whole_though_requests_fail(
-    tmp_path: Path, s3: Any, s3_server: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_listing_of_s3_is_whole(tmp_path: Path, s3: Any, s3_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """fsspec's own search passes over a folder whose listing fails: shards were missing without a word."""
     pool = write_pool(tmp_path / "pool", 3, 1)
     for path in sorted(pool.iterdir()):
@@ -206,7 +204,7 @@ def test_every_row_of_a_pool_on_a_faulty_s3_is_there(
             assert [one.image for one in tamis.samples_of(run, order=order)] == wanted
 
 
-def test_a_shard_whose_store_does_not_answer_is_tried_again_by_the_next_command(
+def test_a_shard_of_a_silent_store_is_tried_by_the_next_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half of a shard that was there when the network went away is not half a shard."""

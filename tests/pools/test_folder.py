@@ -221,9 +221,7 @@ def test_a_folder_is_cut_into_shards_whose_ends_stay_when_files_are_added(
     assert "the shard photos now has another key in row 0" in failed[names[0]]
 
 
-def test_a_shard_whose_first_pair_was_deleted_can_still_be_read_and_exported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shard_whose_first_pair_is_gone_is_still_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folder, "SHARD_PAIRS", 4)
     root = photos(tmp_path / "photos", range(12))
     run = score(root, tmp_path / "run")

@@ -44,9 +44,7 @@ def write(path: Path, kind: str = "large") -> Path:
 
 
 @pytest.mark.parametrize("kind", ["large", "binary", "struct", "blob"])
-def test_it_has_the_samples_that_its_rows_have_in_parquet(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_has_the_samples_of_its_rows_in_parquet(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "SHARD_ROWS", 10)
     monkeypatch.setattr("tamis.pools.lance._BATCH_BYTES", 2000)
     write(tmp_path / "a.lance", kind)
@@ -84,9 +82,7 @@ def changed(path: Path) -> None:
     [(changed, "has changed since it was scored"), (shutil.rmtree, "no pool at"), (lambda path: damage(path), "read")],
     ids=["changed", "gone", "damaged"],
 )
-def test_another_content_is_an_error_that_names_the_dataset(
-    change: Callable[[Path], Any], reason: str, tmp_path: Path
-) -> None:
+def test_other_content_is_an_error_with_the_name(change: Callable[[Path], Any], reason: str, tmp_path: Path) -> None:
     path = write(tmp_path / "a.lance")
     run = tamis.score(path, run=tmp_path / "run", signals=["caption_length"], quiet=True)
     change(path)

@@ -107,7 +107,7 @@ def test_captions_are_texts_or_lists_of_texts(ending: str, tmp_path: Path, caplo
     assert not (tmp_path / "run").exists()
 
 
-def test_a_caption_of_another_kind_among_texts_is_a_row_with_a_reason_and_words_of_arrow_are_texts(
+def test_a_caption_of_another_kind_is_a_row_with_a_reason_and_words_of_arrow_are_texts(
     tmp_path: Path,
 ) -> None:
     values: list[Any] = ["a dog", 7, {"en": "a dog"}, ["a cat", "cats"], [7], None, False]
@@ -371,7 +371,7 @@ def test_row_groups_stay_together_unless_one_is_too_large(tmp_path: Path) -> Non
 
 @pytest.mark.usefixtures("small_shards")
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_metadata_and_its_embeddings_are_cut_alike(
+def test_metadata_and_embeddings_cut_alike(
     save: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(datacomp, "_BLOCK", 3)

@@ -205,9 +205,7 @@ CUTS: dict[str, tuple[Callable[[dict[str, tarfile.TarInfo]], int], list[str], st
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
 @pytest.mark.parametrize("where", CUTS)
-def test_a_cut_tar_is_reported_and_the_rows_before_the_cut_stay(
-    where: str, pack: Callable[[bytes], bytes], tmp_path: Path
-) -> None:
+def test_a_cut_tar_is_reported_and_rows_before_stay(where: str, pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
     path = write_tar(tmp_path / "0.tar", [(name, pair(seed) | {"npy": bytes(999)}) for seed, name in enumerate("abcd")])
     with tarfile.open(path) as tar:
         infos = {info.name: info for info in tar}
@@ -291,9 +289,7 @@ def test_odd_tars_end_with_a_reason(data: bytes, expected: list[str], reason: st
 
 @pytest.mark.parametrize("size", [-512, MAX_HEADER + 1])
 @pytest.mark.parametrize("kind", [b"L", b"K", b"x", b"g", b"0"])
-def test_long_names_and_pax_headers_have_a_limit_and_no_size_is_below_zero(
-    kind: bytes, size: int, tmp_path: Path
-) -> None:
+def test_names_and_pax_headers_have_a_limit_and_no_size_is_below_zero(kind: bytes, size: int, tmp_path: Path) -> None:
     data = good("good") + header("h", size, kind) + bytes(MAX_HEADER + 512) + good("last", 1) + END
     found, error = read(tmp_path / "0.tar", data)
     assert found[0].key == "good"
@@ -377,7 +373,7 @@ def test_member_names_that_are_not_utf8_are_shown_escaped(tmp_path: Path) -> Non
     assert statuses(read(tmp_path / "0.tar", out.getvalue()[:900])[0]) == {"caf\\xe9": "shard_cut"}
 
 
-def test_what_a_mac_and_file_servers_add_is_left_out_and_counted_once(
+def test_what_macs_and_file_servers_add_is_left_out_and_counted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     side = b"\0\5\26\7\0\2\0\0Mac OS X        "

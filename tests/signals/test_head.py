@@ -50,9 +50,7 @@ def outputs(path: Path, activation: Any = "auto") -> Any:
 
 
 @pytest.mark.parametrize("make", [aesthetic, nsfw])
-def test_a_published_head_from_its_pth_to_scores(
-    make: Any, clip_model: str, pool: Path, tamis: Tamis, tmp_path: Path
-) -> None:
+def test_a_published_head_becomes_scores(make: Any, clip_model: str, pool: Path, tamis: Tamis, tmp_path: Path) -> None:
     head = make(24)
     torch.save(head.state_dict(), tmp_path / "head.pth")
     with pytest.raises(ModelError, match="tamis convert"):

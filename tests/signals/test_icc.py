@@ -53,7 +53,7 @@ def test_each_distinct_text_is_computed_once(regression_model: str, monkeypatch:
     assert regress([]).shape == (0,)
 
 
-def test_models_that_give_no_number_are_errors(
+def test_models_without_a_number_are_errors(
     tmp_path: Path, llama_model: str, sba_model: str, regression_model: str
 ) -> None:
     from safetensors.torch import load_file, save_file

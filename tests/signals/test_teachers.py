@@ -36,9 +36,7 @@ def samples(texts: Sequence[str | None]) -> list[Sample]:
     return [Sample(uid=(0, n), key=str(n), caption=text, shown_caption=text) for n, text in enumerate(texts)]
 
 
-def test_sba_is_the_best_of_the_beams_of_transformers_own_generate(
-    clip_model: str, llama_model: str, sba_model: str
-) -> None:
+def test_sba_is_the_best_of_the_beams_of_transformers(clip_model: str, llama_model: str, sba_model: str) -> None:
     from transformers import AutoTokenizer, CLIPModel, LlamaForCausalLM
 
     bridge = Bridge.load(sba_model)

@@ -95,7 +95,7 @@ def test_batches_are_the_same_from_any_step_with_any_threads_and_without_a_cache
     assert all(torch.equal(a, b) for a, b in zip(whole[5:], collected(5), strict=True))
 
 
-def test_what_cannot_be_decoded_is_counted_and_batch_normalisation_does_not_see_it(
+def test_broken_images_are_counted_and_batch_normalisation_does_not_see_them(
     tmp_path: Path, residual: ClipTraining
 ) -> None:
     broken = make_run(tmp_path)

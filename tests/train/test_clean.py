@@ -54,9 +54,7 @@ def both_here(path: str, out: str, training: ClipTraining) -> None:
     two_trained(Run(path), Path(out), training)
 
 
-def test_c_rho_trains_the_same_model_twice_and_resumes_in_either(
-    run: Run, tmp_path: Path, clip_model: str, kill: Any
-) -> None:
+def test_c_rho_trains_a_model_twice_and_resumes_in_either(run: Run, tmp_path: Path, clip_model: str, kill: Any) -> None:
     training = at_scale("lab", model=clip_model, batch=8)
     clean, pool = alone = two_trained(run, tmp_path / "whole", training)
     assert [one.folder.name for one in alone] == ["clean", "pool"]
@@ -86,9 +84,7 @@ def test_what_cannot_be_trained_on_is_refused(run: Run, tmp_path: Path, clip_mod
     assert not out.exists()
 
 
-def test_faults_of_the_second_training_are_found_before_the_first_starts(
-    run: Run, tmp_path: Path, clip_model: str
-) -> None:
+def test_faults_of_the_second_training_stop_before_the_first(run: Run, tmp_path: Path, clip_model: str) -> None:
     training = at_scale("lab", model=clip_model, batch=8)
     small = Subset(run=run, keep=np.arange(len(run)) < 5)
     gone = make_run(tmp_path, shards=1)

@@ -153,9 +153,7 @@ def test_a_checkpoint_with_a_flipped_bit_is_refused(run: Run, tmp_path: Path, ti
             trained(run, tmp_path, tiny)
 
 
-def test_a_frozen_text_tower_stays_as_it_is_and_the_saved_model_has_the_same_states(
-    run: Run, tmp_path: Path, sentences: str
-) -> None:
+def test_a_frozen_text_tower_stays_and_the_saved_model_has_its_states(run: Run, tmp_path: Path, sentences: str) -> None:
     from transformers import AutoModel, AutoTokenizer
 
     frozen = ClipTraining(model="convnet", text=sentences, freeze_text=True, samples=32, batch=8, warmup=2)
@@ -242,7 +240,7 @@ def test_the_model_of_every_epoch_is_kept_where_that_is_asked(
     assert [path.name for path in (tmp_path / "spoilt").iterdir()] == ["training"]
 
 
-def test_held_out_pairs_are_not_trained_on_and_their_loss_is_in_the_metrics(
+def test_held_out_pairs_are_not_learned_and_have_a_loss_in_the_metrics(
     run: Run, tmp_path: Path, tiny: ClipTraining
 ) -> None:
     done = trained(run, tmp_path, replace(tiny, hold_out=0.3))

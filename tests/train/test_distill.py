@@ -65,7 +65,7 @@ def teach(folder: Path, count: int = 400) -> tuple[Path, Path, list[str]]:
     return scores, labels, captions
 
 
-def test_training_sba_lowers_the_loss_and_writes_what_the_signal_loads(
+def test_training_sba_learns_and_writes_what_the_signal_loads(
     tmp_path: Path, clip_model: str, llama_model: str
 ) -> None:
     captions = [caption(seed) for seed in range(60)]

@@ -49,7 +49,7 @@ def test_hard_cap_by_hand() -> None:
 
 
 @given(finite, st.integers(1, 300), st.floats(0.01, 3))
-def test_copies_add_up_exactly_and_differ_from_the_rule_by_less_than_one(
+def test_copies_add_up_and_differ_from_the_rule_by_less_than_one(
     scores: list[float], copies: int, alpha: float
 ) -> None:
     z = np.array(scores, np.float64)

@@ -59,9 +59,7 @@ def test_rowwise_cosines_by_hand() -> None:
 
 
 @given(st.integers(1, 9), st.integers(2, 7), st.integers(1, 12), st.integers(0, 2**31), st.floats(0.01, 100))
-def test_cosines_and_the_nearest_are_those_of_plain_loops(
-    rows: int, count: int, size: int, seed: int, factor: float
-) -> None:
+def test_cosines_and_the_nearest_are_those_of_loops(rows: int, count: int, size: int, seed: int, factor: float) -> None:
     rng = np.random.default_rng(seed)
     values, others = rng.normal(size=(rows, size)) * factor, rng.normal(size=(count, size))
     units = unit_rows(others)

@@ -39,7 +39,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory, sieve: dict[str, Any]) -> Run
     return score(write_pool(folder / "pool"), folder / "run", sieve, keep=["captions"], precision="float32")
 
 
-def test_stored_captions_are_row_aligned_and_hold_the_nearest(
+def test_stored_captions_follow_the_rows_and_hold_the_nearest(
     pool: Path, tmp_path: Path, sieve: dict[str, Any]
 ) -> None:
     write_tar(pool / "00003.tar", [("broken", pair(900) | {"jpg": b"no image"}), ("good", pair(901))])

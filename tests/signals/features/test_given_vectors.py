@@ -60,9 +60,7 @@ def write(folder: Path, form: str, pairs: Pairs, image: Any, text: Any) -> Path:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_vectors_made_elsewhere_are_scored_and_read_as_our_own(
-    form: str, pool: Path, tamis: Tamis, tmp_path: Path
-) -> None:
+def test_vectors_of_others_are_scored_and_read_as_our_own(form: str, pool: Path, tamis: Tamis, tmp_path: Path) -> None:
     pairs = pairs_of(pool, tmp_path / "first")
     image, text = np.random.default_rng(0).normal(0, 3, (2, len(pairs), 8)).astype(np.float32)
     image[2], text[3], image[4, 1] = 0, 0, np.nan  # no direction
@@ -156,7 +154,7 @@ def test_a_bad_file_stops_the_command_before_any_work(pool: Path, tamis: Tamis, 
             score(pool, tmp_path / "run", {"clip": settings})
 
 
-def test_parquet_that_fills_the_memory_names_the_way_out(
+def test_parquet_beyond_the_memory_names_the_way_out(
     pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pairs = pairs_of(pool, tmp_path / "first")

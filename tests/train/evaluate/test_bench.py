@@ -232,7 +232,7 @@ def test_a_bench_that_was_stopped_goes_on_with_what_is_missing(
     assert {one.name: one.scores for one in again.contenders} == before
 
 
-def test_what_decides_a_result_is_in_its_name(
+def test_a_name_has_all_that_decides(
     run: Run, subsets: list[Subset], tasks: Path, tiny: ClipTraining, tmp_path: Path
 ) -> None:
     found, _ = find_tasks(tasks)

@@ -24,9 +24,7 @@ def read(folder: Path) -> ZeroShotTask:
     return task
 
 
-def test_a_webdataset_task_is_read_in_the_order_of_its_tars(
-    tmp_path: Path, write_task: WriteTask, labelled: Labelled
-) -> None:
+def test_a_webdataset_task_has_the_order_of_its_tars(tmp_path: Path, write_task: WriteTask, labelled: Labelled) -> None:
     samples = labelled(26)
     folder = write_task(tmp_path / "odd [1] {x}" / "wds_vtab-dtd_test", samples, tars=12)
     task = read(folder)

@@ -179,7 +179,7 @@ def test_association_is_what_counting_gives(tmp_path: Path, clip_model: str, pla
     assert "instance 4, thing 1" in next(iter(result.reasons))
 
 
-def test_datacomps_worst_groups_are_of_its_fields(
+def test_worst_groups_are_of_its_fields(
     tmp_path: Path, write_task: WriteTask, labelled: Labelled, clip_model: str
 ) -> None:
     write_task(tmp_path / "wds_dollar_street_test", labelled(12, classes=6, fields=3), classes=CLASSES)
