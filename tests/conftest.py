@@ -53,7 +53,7 @@ LONG = (
     *("train/evaluate/test_bench.py", "reports/explore/test_browser.py", "engines/test_failures.py"),
     *("test_contracts.py", "runs/test_runs_at_urls.py", "lab/test_training_of_built_in_models.py"),
     *("train/test_clip.py", "test_docs.py", "signals/test_tmars.py", "models/test_convert.py"),
-    *("engines/test_resume.py", "engines/test_ray.py", "test_import.py"),
+    *("engines/test_resume.py", "engines/test_ray.py", "reports/explore/test_tags_in_browser.py", "test_import.py"),
 )
 
 

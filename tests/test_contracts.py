@@ -18,46 +18,12 @@ import pytest
 from chat_server import ChatServer, caption_of
 
 from tamis.core.types import Device, Samples, Signal
-from tamis.exports import (
-    EXPORTERS,
-    DroppedExport,
-    Exporter,
-    HuggingFaceExport,
-    KeysExport,
-    NpyExport,
-    ParquetExport,
-    WebDatasetExport,
-)
+from tamis.exports import EXPORTERS, Exporter
 from tamis.models.nucleus import Sampling
 from tamis.models.server import Server
 from tamis.models.text_to_image import Drawing
-from tamis.recipes.steps import (
-    D2,
-    SELECTORS,
-    AllOf,
-    AnyOf,
-    AtLeast,
-    AtMost,
-    Balance,
-    Between,
-    ChooseCaption,
-    ClipCov,
-    Density,
-    Distinct,
-    Equals,
-    HashMatch,
-    ImageBased,
-    NoneOf,
-    NormSimD,
-    NotIn,
-    RandomFraction,
-    Sample,
-    SemDeDup,
-    Step,
-    Tagged,
-    TopFraction,
-    TopN,
-)
+from tamis.recipes import steps as sel
+from tamis.recipes.steps import SELECTORS, Step
 from tamis.recipes.steps.outcome import describe
 from tamis.runs.parts import read_side_file, write_side_files
 from tamis.signals import SIGNALS
@@ -152,77 +118,82 @@ REFERENCE = Path(tempfile.mkdtemp()) / "reference.npy"
 np.save(REFERENCE, np.ones((2, 3), np.float16))
 
 SELECTOR_EXAMPLES: dict[str, list[Step]] = {
-    "at_least": [AtLeast(score="a", value=0.4, missing="drop"), AtLeast(score="a + b", value=0.4, missing="drop")],
-    "at_most": [AtMost(score="a", value=0.4, missing="drop")],
-    "between": [Between(score="minmax(b)", low=0.2, high=0.7, missing="drop")],
+    "at_least": [
+        sel.AtLeast(score="a", value=0.4, missing="drop"),
+        sel.AtLeast(score="a + b", value=0.4, missing="drop"),
+    ],
+    "at_most": [sel.AtMost(score="a", value=0.4, missing="drop")],
+    "between": [sel.Between(score="minmax(b)", low=0.2, high=0.7, missing="drop")],
     "top_fraction": [
-        TopFraction(score="a", fraction=0.29, missing="drop"),
-        TopFraction(score="rank(a) - zscore(b)", fraction=0.5, of="pool", missing="drop"),
-        TopFraction(score="b", fraction=0.4, per="a", missing="drop"),
+        sel.TopFraction(score="a", fraction=0.29, missing="drop"),
+        sel.TopFraction(score="rank(a) - zscore(b)", fraction=0.5, of="pool", missing="drop"),
+        sel.TopFraction(score="b", fraction=0.4, per="a", missing="drop"),
     ],
     "top_n": [
-        TopN(score="a", n=5, missing="drop"),
-        TopN(score="a", n=2, per="w", missing="drop"),
-        TopN(score="a", n=9, per="w", cap=3, missing="drop"),
+        sel.TopN(score="a", n=5, missing="drop"),
+        sel.TopN(score="a", n=2, per="w", missing="drop"),
+        sel.TopN(score="a", n=9, per="w", cap=3, missing="drop"),
     ],
-    "equals": [Equals(score="w", value=("en", "fr"), missing="drop"), Equals(score="a", value=0.5, missing="drop")],
-    "tagged": [Tagged(tags="good"), Tagged(tags=("bad", "good"))],
-    "random_fraction": [RandomFraction(fraction=0.3, seed=8)],
+    "equals": [
+        sel.Equals(score="w", value=("en", "fr"), missing="drop"),
+        sel.Equals(score="a", value=0.5, missing="drop"),
+    ],
+    "tagged": [sel.Tagged(tags="good"), sel.Tagged(tags=("bad", "good"))],
+    "random_fraction": [sel.RandomFraction(fraction=0.3, seed=8)],
     "sample": [
-        Sample(score="a", n=40, missing="drop"),
-        Sample(score="a + b", fraction=1.3, of="pool", cap="hard", limit=7, std=None, missing="drop"),
+        sel.Sample(score="a", n=40, missing="drop"),
+        sel.Sample(score="a + b", fraction=1.3, of="pool", cap="hard", limit=7, std=None, missing="drop"),
     ],
     "choose_caption": [
-        ChooseCaption(score="a", other="b", text="w"),
-        ChooseCaption(score="a", other="b", text="w", threshold=0.3, mix=0.5),
+        sel.ChooseCaption(score="a", other="b", text="w"),
+        sel.ChooseCaption(score="a", other="b", text="w", threshold=0.3, mix=0.5),
     ],
     "balance": [
-        Balance(t=2, entries="w", missing="drop"),
-        Balance(tail=0.4, entries="tagged", per="w", of="pool", seed=3, missing="drop"),
+        sel.Balance(t=2, entries="w", missing="drop"),
+        sel.Balance(tail=0.4, entries="tagged", per="w", of="pool", seed=3, missing="drop"),
     ],
     "clipcov": [
-        ClipCov(n=6, image="i", text="t", per="w", terms=("cov", "class_reg", "inter"), missing="drop"),
-        ClipCov(fraction=0.3, of="pool", image="i", text="t", per="w", terms=("cov",), missing="drop"),
-        ClipCov(n=5, image="i", text="t", per="w", terms=("class", "inter"), diversity="share", missing="drop"),
+        sel.ClipCov(n=6, image="i", text="t", per="w", terms=("cov", "class_reg", "inter"), missing="drop"),
+        sel.ClipCov(fraction=0.3, of="pool", image="i", text="t", per="w", terms=("cov",), missing="drop"),
+        sel.ClipCov(n=5, image="i", text="t", per="w", terms=("class", "inter"), diversity="share", missing="drop"),
     ],
-    "norm_sim_d": [NormSimD(fraction=0.3, rounds=4, embedding="i", missing="drop")],
+    "norm_sim_d": [sel.NormSimD(fraction=0.3, rounds=4, embedding="i", missing="drop")],
     "semdedup": [
-        SemDeDup(epsilon=0.3, embedding="i", clusters=1, missing="drop"),
-        SemDeDup(fraction=0.5, embedding="t", clusters=1, keep="random", missing="drop"),
+        sel.SemDeDup(epsilon=0.3, embedding="i", clusters=1, missing="drop"),
+        sel.SemDeDup(fraction=0.5, embedding="t", clusters=1, keep="random", missing="drop"),
     ],
     "density": [
-        Density(n=7, embedding="i", clusters=1, missing="drop"),
-        Density(fraction=0.4, of="pool", embedding="t", clusters=1, keep="random", missing="drop"),
+        sel.Density(n=7, embedding="i", clusters=1, missing="drop"),
+        sel.Density(fraction=0.4, of="pool", embedding="t", clusters=1, keep="random", missing="drop"),
     ],
     "d2": [
-        D2(score="a", fraction=0.4, embedding="i", clusters=1, k=3, missing="drop"),
-        D2(score="a + b", n=6, embedding="t", clusters=1, mode="absolute", missing="drop"),
+        sel.D2(score="a", fraction=0.4, embedding="i", clusters=1, k=3, missing="drop"),
+        sel.D2(score="a + b", n=6, embedding="t", clusters=1, mode="absolute", missing="drop"),
     ],
-    "image_based": [ImageBased(reference=str(REFERENCE), embedding="i", clusters=1, missing="drop")],
+    "image_based": [sel.ImageBased(reference=str(REFERENCE), embedding="i", clusters=1, missing="drop")],
     "distinct": [
-        Distinct(hash="h", distance=3, colours=None, lightness=None, missing="drop"),
-        Distinct(hash="h", distance=9, colours="c", lightness="l", best="a + b", missing="drop"),
+        sel.Distinct(hash="h", distance=3, colours=None, lightness=None, missing="drop"),
+        sel.Distinct(hash="h", distance=9, colours="c", lightness="l", best="a + b", missing="drop"),
     ],
-    "not_in": [NotIn(reference=str(REFERENCE), hashes=False, embedding="i", missing="drop")],
-    "hash_match": [HashMatch(missing="drop")],
+    "not_in": [sel.NotIn(reference=str(REFERENCE), hashes=False, embedding="i", missing="drop")],
+    "hash_match": [sel.HashMatch(missing="drop")],
     "all_of": [
-        AllOf(parts=((TopN(score="a", n=9, missing="drop"),), (Equals(score="w", value="en", missing="drop"),)))
+        sel.AllOf(
+            parts=((sel.TopN(score="a", n=9, missing="drop"),), (sel.Equals(score="w", value="en", missing="drop"),))
+        )
     ],
-    "any_of": [AnyOf(parts=((TopN(score="b", n=2, missing="drop"),), (RandomFraction(fraction=0.1),)))],
-    "none_of": [NoneOf(parts=((TopN(score="b", n=2, missing="drop"),), (RandomFraction(fraction=0.1),)))],
+    "any_of": [sel.AnyOf(parts=((sel.TopN(score="b", n=2, missing="drop"),), (sel.RandomFraction(fraction=0.1),)))],
+    "none_of": [sel.NoneOf(parts=((sel.TopN(score="b", n=2, missing="drop"),), (sel.RandomFraction(fraction=0.1),)))],
 }
 
-EXPORTER_EXAMPLES: dict[str, list[Exporter]] = {
-    "npy": [NpyExport()],
-    "parquet": [ParquetExport(), ParquetExport(captions=True)],
-    "keys": [KeysExport(), KeysExport(shard=True)],
-    "webdataset": [
-        WebDatasetExport(),
-        WebDatasetExport(shard_size=3),
-        WebDatasetExport(shard_size=3, energon=True, weights=True),
-    ],
-    "huggingface": [HuggingFaceExport(shard_size=3)],
-    "dropped": [DroppedExport()],
+#: Settings with which each exporter can be made.
+EXPORTER_EXAMPLES: dict[str, list[dict[str, Any]]] = {
+    "npy": [{}],
+    "parquet": [{}, {"captions": True}],
+    "keys": [{}, {"shard": True}],
+    "webdataset": [{}, {"shard_size": 3}, {"shard_size": 3, "energon": True, "weights": True}],
+    "huggingface": [{"shard_size": 3}],
+    "dropped": [{}],
 }
 
 
@@ -263,7 +234,7 @@ selector_cases = pytest.mark.parametrize(
     "step", [step for steps in SELECTOR_EXAMPLES.values() for step in steps], ids=describe
 )
 exporter_cases = pytest.mark.parametrize(
-    "exporter", [one for some in EXPORTER_EXAMPLES.values() for one in some], ids=repr
+    "exporter", [EXPORTERS[name](**one) for name, some in EXPORTER_EXAMPLES.items() for one in some], ids=repr
 )
 
 
@@ -275,8 +246,6 @@ def test_every_registered_class_has_an_example() -> None:
     assert set(EXPORTER_EXAMPLES) == set(EXPORTERS)
     for name, steps in SELECTOR_EXAMPLES.items():
         assert {type(step) for step in steps} == {SELECTORS[name]}
-    for name, exporters in EXPORTER_EXAMPLES.items():
-        assert {type(exporter) for exporter in exporters} == {EXPORTERS[name]}
 
 
 @pytest.mark.parametrize(

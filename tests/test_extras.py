@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from processes import HIDING
 
 import tamis
 
@@ -81,24 +82,12 @@ homes = importlib.metadata.packages_distributions()
 own = {"tamis", "model_kinds", "_virtualenv"}
 
 
-def hidden(name):
-    top = name.partition(".")[0]
+def hidden(top):
     names = {one.lower().replace("_", "-").replace(".", "-") for one in homes.get(top, [])}
     return bool(names) and not names & kept and top not in own
 
 
-class Filter:
-    def __init__(self, finder):
-        self.finder = finder
-
-    def __getattr__(self, name):
-        return getattr(self.finder, name)
-
-    def find_spec(self, name, path=None, target=None):
-        return None if hidden(name) else self.finder.find_spec(name, path, target)
-
-
-sys.meta_path[:] = [Filter(finder) if hasattr(finder, "find_spec") else finder for finder in sys.meta_path]
+HIDING
 import model_kinds
 
 for line in sys.argv[split + 1 :]:
@@ -108,13 +97,13 @@ for line in sys.argv[split + 1 :]:
         print("loaded", folder)
     except Exception as error:
         print("FAILED", folder, type(error).__name__, error)
-"""
+""".replace("HIDING", HIDING)
 
 
 def alone(extra: str, folders: list[str]) -> list[str]:
     """Loads folders, each "function of model_kinds=folder", as if only an extra were installed."""
     words = [sys.executable, "-W", "ignore", "-c", ALONE, *sorted(brought(extra)), "THEN", *folders]
-    found = subprocess.run(words, capture_output=True, text=True, cwd=Path(__file__).parent, check=False)
+    found = subprocess.run(words, capture_output=True, text=True, cwd=Path(__file__).parent / "helpers", check=False)
     assert found.returncode == 0, found.stderr
     return found.stdout.splitlines()
 

@@ -26,7 +26,6 @@ def test_an_interrupt_ends_with_130_and_a_word(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-c", code, "status", "run", "--watch"]
     running = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert running.stdout is not None
     assert running.stdout.readline() == "at work\n"
     running.send_signal(signal.SIGINT)
     _, err = running.communicate(timeout=30)
@@ -38,8 +37,6 @@ def test_an_interrupt_ends_with_130_and_a_word(tmp_path: Path) -> None:
 def test_a_closed_pipe_is_no_traceback(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "from tamis.cli import main; main()", "list", "signals", "--json"]
     running = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert running.stdout is not None
-    assert running.stderr is not None
     running.stdout.close()
     err = running.stderr.read()
     running.stderr.close()

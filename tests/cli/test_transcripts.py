@@ -116,7 +116,6 @@ def test_the_path_of_a_new_user_is_as_the_page_shows_it(
             with subprocess.Popen(
                 server, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
             ) as run:
-                assert run.stdout is not None
                 shown = run.stdout.readline() + run.stdout.readline()
                 run.send_signal(signal.SIGINT)
             shown = re.sub(r"http://\S+", "http://127.0.0.1:PORT/?key=KEY", shown)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from factories import write_pool, write_run
+from factories import clip_folder, write_pool, write_run
 
 import tamis
 from tamis import Run, Subset
@@ -20,6 +20,7 @@ from tamis.recipes import recipe
 from tamis.recipes.names import shipped
 from tamis.reports.explore.columns import CachedRun
 from tamis.reports.explore.queries import Explorer
+from tamis.signals import ClipScore
 
 SIGNALS: list[Any] = [{"clip": {"model": "lab/clip"}}, "clip_loss", "language"]
 NOTHING = "scores of photographs mean nothing"
@@ -160,3 +161,18 @@ def test_settings_that_were_used_are_recorded(tmp_path: Path, caplog: pytest.Log
     assert "asks for clip_stroop with prompts=" in caplog.text
     run = write_run(tmp_path / "run", {"sieve": [0.1, 0.2, 0.3]}, shards=1)
     assert tamis.select(run, {"select": [{"at_least": {"score": "sieve", "value": 0}}]}).used[0]["models"] == {}
+
+
+def test_a_recipe_selects_by_the_settings_it_scores_with(tmp_path: Path) -> None:
+    pool = write_pool(tmp_path / "pool", shards=2)
+    one, two = (str(clip_folder(tmp_path / name, seed)) for name, seed in (("one", 1), ("two", 2)))
+    run = tamis.score(pool, run=tmp_path / "run", signals=[ClipScore(model=one), ClipScore(model=two)], quiet=True)
+    best = {"select": [{"top_n": {"score": "clip", "n": 3}}]}
+    labels = {group.facts["settings"]["model"]: label for label, group in run.scores.items()}
+    for model in (one, two):
+        chosen = tamis.select(run, {**best, "signals": [{"clip": {"model": model}}]})
+        assert chosen.reads == [f"{labels[model]}.clip"]
+        scores = run.to_numpy(f"{labels[model]}.clip")
+        assert sorted(scores[chosen.keep]) == sorted(scores)[-3:]
+    with pytest.raises(RecipeError, match=r"others: choose one with --set columns\.clip="):
+        tamis.select(run, {**best, "signals": [{"clip": {"model": "owner/other"}}]})

@@ -77,15 +77,6 @@ def test_classes_that_a_run_lacks_say_which_signal_makes_them(tmp_path: Path, sc
         tamis.select(scored, {"select": [{"clipcov": {"n": 1, "per": "birds.zero_shot_class"}}]})
 
 
-def test_copies_are_found_by_embedding_and_by_hash(scored: Run) -> None:
-    order = [(shard, row) for shard, size in zip(scored.shards, scored.sizes, strict=True) for row in range(size)]
-    same = [order.index(("00000", 0)), order.index(("00003", 0))]
-    by_hash = tamis.select(scored, {"select": [{"distinct": {"distance": 0, "missing": "drop"}}]})
-    assert by_hash.keep[same].sum() == 1
-    by_embedding = tamis.select(scored, {"select": [{"semdedup": {"epsilon": 1e-5, "clusters": 1, "missing": "drop"}}]})
-    assert by_embedding.keep[same].sum() == 1
-
-
 def test_crowded_regions_are_thinned_out_after_copies(scored: Run) -> None:
     semdedup = {"semdedup": {"epsilon": 1e-5, "clusters": 1, "missing": "drop"}}
     thin = [

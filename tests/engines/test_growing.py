@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shlex
 import shutil
 import subprocess
@@ -257,3 +258,43 @@ def test_another_pool_of_the_same_sizes_is_another(tamis: Tamis, tmp_path: Path)
     (tmp_path / "linked").symlink_to("one")
     assert tamis("score", "linked", *SIGNALS).code == 0
     assert len(Run("run")) == 11
+
+
+def test_five_spellings_of_one_pool_are_one_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_pool(tmp_path / "pool", shards=2)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for spelling in ("pool", "./pool", str(tmp_path / "pool"), f"file://{tmp_path}/pool", "~/pool"):
+        run = package.score(spelling, run="run", signals=["caption_length"], quiet=True)
+        assert run.shards == ("00000", "00001")
+    both = package.PoolSpec(path=("pool", "./pool"))
+    assert len(package.score(both, run="run", signals=["caption_length"], quiet=True)) == 14
+
+
+def test_a_run_finds_its_pool_from_any_folder_and_a_moved_pool_keeps_its_shards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_pool(tmp_path / "pool", shards=1)
+    monkeypatch.chdir(tmp_path)
+    package.score("pool", run="run", signals=["caption_length"], quiet=True)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert package.export(package.select("../run", "no-filter"), "webdataset", "out") == 7
+    (tmp_path / "pool").rename(tmp_path / "moved")
+    run = package.score(tmp_path / "moved", run=tmp_path / "run", signals=["caption_length"], quiet=True)
+    assert run.urls == {"00000": str(tmp_path / "moved" / "00000.tar")}
+
+
+def test_files_that_changed_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "pool" / "0.tar"
+    write_tar(path, [("a", pair(1)), ("b", pair(2))])
+
+    def score(signal: str) -> package.Run:
+        return package.score(tmp_path / "pool", run=tmp_path / "run", signals=[signal], quiet=True)
+
+    score("caption_length")
+    write_tar(path, [("a", pair(1)), ("b", pair(2) | {"txt": b"something else altogether"})])
+    with caplog.at_level(logging.WARNING):
+        score("caption_length")  # nothing to do, but the files are not those any more
+    assert "1 shard of another size or time than when indexed; to read one again" in caplog.text
+    assert "another caption in row 1" in score("text_area").failures["0"]

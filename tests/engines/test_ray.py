@@ -19,6 +19,7 @@ from command_line import Done, Tamis
 from factories import parts_of, write_pool, write_run
 from odd_signals import Brightness, Faulty, FaultyBeside
 from processes import family, named
+from s3_fixtures import parts_at_store
 
 import tamis
 from tamis.core.errors import DependencyError, SignalError, install
@@ -137,22 +138,11 @@ def at_store(cluster: str, s3: Any, quick: None, tmp_path: Path, monkeypatch: py
     ray.shutdown()
 
 
-def parts_at(s3: Any) -> dict[str, bytes]:
-    """Returns the parts at the store, by their path in the run."""
-    s3.invalidate_cache()
-    names = {name.removeprefix("pool/runs/mine/"): name for name in s3.find("pool/runs/mine")}
-    return {
-        name: s3.cat_file(path)
-        for name, path in sorted(names.items())
-        if name.startswith(("index/", "scores/")) and "json" not in name
-    }
-
-
 def test_actors_upload_the_parts_of_a_run_at_a_url_themselves(tmp_path: Path, at_store: Any) -> None:
     pool = write_pool(tmp_path / "pool", shards=7, rows=7)
     local = score(pool, tmp_path / "local", "caption_length", Brightness())
     run = score(pool, URL, "caption_length", Brightness(), engine=Ray(workers=2))  # type: ignore[arg-type]
-    assert parts_at(at_store) == parts_of(tmp_path / "local")
+    assert parts_at_store(at_store) == parts_of(tmp_path / "local")
     copies = {name: len(list((tmp_path / name).glob("runs/**/*.parquet"))) for name in ("driver", "nodes")}
     assert copies == {"driver": 1, "nodes": 21}  # who uploads keeps a copy: the list of shards, and all parts
     assert not at_store.glob("pool/runs/mine/claims/*")

@@ -15,10 +15,9 @@ from processes import command, die_at_file
 
 import tamis
 from tamis.core.errors import RecipeError, RunError
-from tamis.core.types import Sample
 from tamis.engines import shard as reading
 from tamis.pools import PoolSpec
-from tamis.runs import Run, writers
+from tamis.runs import Run
 from tamis.runs.writers import RowsWriter, TextsWriter
 from tamis.signals import ClipScore, ImageSize
 
@@ -142,34 +141,16 @@ def test_other_pool_settings_need_another_run(pool: Path, tmp_path: Path) -> Non
     assert parts_of(tmp_path / "run") == before
 
 
-def interrupted_at(batch: int, monkeypatch: pytest.MonkeyPatch, pool: Path, run: Path, *signals: Any) -> None:
-    """Scores with batches of three, keeps every batch, and is interrupted after the n-th."""
-    left = batch
-    add = writers.Unfinished.add
-
-    def counted(self: writers.Unfinished, samples: list[Sample]) -> None:
-        nonlocal left
-        add(self, samples)
-        left -= 1
-        if left == 0:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(writers, "EVERY_SECONDS", 0.0)
-        patch.setattr(writers.Unfinished, "add", counted)
-        with pytest.raises(KeyboardInterrupt):
-            score(pool, run, *signals, batch_size=3)
-
-
 @pytest.mark.parametrize("indexed", [False, True])
 def test_a_shard_that_was_interrupted_half_way_goes_on_where_it_was(
-    indexed: bool, pool: Path, tmp_path: Path, decoded: list[str], monkeypatch: pytest.MonkeyPatch
+    indexed: bool, pool: Path, tmp_path: Path, decoded: list[str], interrupted_after: Any
 ) -> None:
     signals, run = ("caption_length", ImageSize(), Brightness()), tmp_path / "run"
     score(pool, tmp_path / "whole", *signals, batch_size=3)
     if indexed:
         score(pool, run, "image_hash")
-    interrupted_at(2, monkeypatch, pool, run, *signals)
+    with interrupted_after(2):
+        score(pool, run, *signals, batch_size=3)
     kept = sorted((run / "unfinished" / "00000").glob("*.parquet"))
     assert len(kept) == 2
     if indexed:  # what is kept outlives commands that make other parts of the shard
@@ -187,23 +168,27 @@ def test_a_shard_that_was_interrupted_half_way_goes_on_where_it_was(
     assert list((run / "unfinished").iterdir()) == []
 
 
-def test_captions_alone_go_on_where_they_were(pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_captions_alone_go_on_where_they_were(
+    pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupted_after: Any
+) -> None:
     monkeypatch.setattr(reading, "_CAPTIONS", 3)
     whole = score(pool, tmp_path / "whole", "image_size", "caption_length")
     score(pool, tmp_path / "run", "image_size", batch_size=3)
-    interrupted_at(1, monkeypatch, pool, tmp_path / "run", "caption_length")
+    with interrupted_after(1):
+        score(pool, tmp_path / "run", "caption_length", batch_size=3)
     score(pool, tmp_path / "run", "caption_length", batch_size=3)
     assert parts_of(tmp_path / "run") == parts_of(whole.path)
 
 
 @pytest.mark.parametrize("how", ["damaged", "other batches", "another file", "another file of that stamp"])
 def test_what_was_kept_of_a_shard_is_not_taken_where_it_does_not_fit(
-    how: str, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    how: str, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupted_after: Any
 ) -> None:
     signals, run = ("caption_length", Brightness()), tmp_path / "run"
     if how.endswith("stamp"):
         monkeypatch.setattr("tamis.pools.source.stamp", lambda path: "the same")
-    interrupted_at(2, monkeypatch, pool, run, *signals)
+    with interrupted_after(2):
+        score(pool, run, *signals, batch_size=3)
     second = max((run / "unfinished" / "00000").glob("*.parquet"))
     if how == "damaged":
         content = bytearray(second.read_bytes())

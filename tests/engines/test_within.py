@@ -16,10 +16,9 @@ from processes import command, die_at_file
 
 import tamis
 from tamis.core.errors import RecipeError, RunError
-from tamis.core.types import Sample
 from tamis.engines.local import Local, Rank
 from tamis.pools import PoolSpec
-from tamis.runs import Run, parts, writers
+from tamis.runs import Run, parts
 from tamis.runs.subset import Subset
 from tamis.signals import ImageSize
 
@@ -140,22 +139,11 @@ def test_kills_lose_nothing(files: int, pool: Path, run: Run) -> None:
 
 
 def test_saved_rows_of_a_part_that_covers_some_are_taken_up(
-    pool: Path, run: Run, whole: Run, decoded: list[str], monkeypatch: pytest.MonkeyPatch
+    pool: Path, run: Run, whole: Run, decoded: list[str], interrupted_after: Any
 ) -> None:
     within(pool, run.path, subset(run, 0))
-    add, left = writers.Unfinished.add, [2]
-
-    def counted(self: writers.Unfinished, samples: list[Sample]) -> None:
-        add(self, samples)
-        left[0] -= 1
-        if not left[0]:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(writers, "EVERY_SECONDS", 0.0)
-        patch.setattr(writers.Unfinished, "add", counted)
-        with pytest.raises(KeyboardInterrupt):
-            within(pool, run.path, subset(run, *range(6)), batch_size=2)
+    with interrupted_after(2):
+        within(pool, run.path, subset(run, *range(6)), batch_size=2)
     decoded.clear()
     done = within(pool, run.path, subset(run, *range(6)), batch_size=2)
     assert decoded == ["000000005"]

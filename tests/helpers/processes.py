@@ -34,6 +34,20 @@ _IMPORTED = (
 )
 
 
+#: Code after which no package can be imported whose name is `hidden(name)`, as if it were not installed.
+HIDING = """
+class Hiding:
+    def __init__(self, finder):
+        self.finder = finder
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+    def find_spec(self, name, path=None, target=None):
+        return None if hidden(name.partition(".")[0]) else self.finder.find_spec(name, path, target)
+import sys
+sys.meta_path[:] = [Hiding(finder) if hasattr(finder, "find_spec") else finder for finder in sys.meta_path]
+"""
+
+
 @functools.cache
 def forking() -> ForkServerContext:
     """The context of multiprocessing whose processes start at once."""
@@ -69,7 +83,6 @@ def program(
             process.join()  # pytest's timeout ends this if it never comes
         finally:
             process.kill()
-        assert process.exitcode is not None
         out, err = ((Path(folder) / name).read_text(encoding="utf-8") for name in ("out", "err"))
         return subprocess.CompletedProcess(words, process.exitcode, out, err)
 

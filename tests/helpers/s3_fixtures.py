@@ -62,3 +62,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TAMIS_REMOTE_STALL", "20")
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
+
+
+def parts_at_store(s3: Any, run: str = "pool/runs/mine") -> dict[str, bytes]:
+    """Returns the parts of a run at the store, by their path in the run."""
+    s3.invalidate_cache()
+    names = {name.removeprefix(f"{run}/"): name for name in s3.find(run)}
+    kinds = ("index/", "scores/", "embeddings/", "captions/", "texts/")
+    return {
+        name: s3.cat_file(path) for name, path in sorted(names.items()) if name.startswith(kinds) and "json" not in name
+    }

@@ -32,7 +32,6 @@ def _read(pool: Path) -> list[Sample]:
             for member in tar:
                 key, _, ending = member.name.partition(".")
                 file = tar.extractfile(member)
-                assert file is not None
                 data = file.read()
                 sample = samples.setdefault(key, {})
                 if ending == "json":
@@ -235,7 +234,6 @@ def test_the_caption_gives_exactly_one_attribute_wrongly(kind: Any) -> None:
     fields = ("subject", "colour", "place", "count", "relation", "other", "other_colour")
     for sample in made(kind):
         scene, described = sample.scene, sample.described
-        assert described is not None
         assert sample.details["wrong"] == kind.removeprefix("wrong_")
         if described.relation == scene.relation == "in front of" and kind == "wrong_relation":
             # "Behind", by changing places.
@@ -272,7 +270,6 @@ def test_large_text_is_as_high_as_it_says_and_names_what_the_caption_does_not_th
     heights = []
     assert made("large_text", 1) == made("large_text", 1)
     for sample in made("large_text"):
-        assert sample.described is not None
         assert not set(sample.described.objects) & set(sample.scene.objects)
         look, height = sample.details["look"], sample.details["glyph_height"]
         assert isinstance(height, float)

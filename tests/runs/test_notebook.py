@@ -68,7 +68,6 @@ def test_subsets_are_put_together(run: tamis.Run, tmp_path: Path, sign: str) -> 
     (line,) = both.funnel
     assert line["before"] - line["kept"] == sum(line["dropped"].values())
     codes = both.verdict.dropped_by
-    assert codes is not None
     dropped = int(np.flatnonzero(~wanted & (one.keep | two.keep | (sign == "|")))[0])
     assert ("wide" if one.keep[dropped] else "long") in both.verdict.reasons[codes[dropped]]  # which of them drops it
     both.save(tmp_path / "both.parquet")

@@ -21,7 +21,7 @@ from command_line import Tamis
 from factories import parts_of, uids_in, write_pool
 from faulty_server import Answer, Answers, FaultyServer, Request, forget_clients, passed_on
 from processes import command, die_at_file
-from s3_fixtures import LIBRARIES_WARN
+from s3_fixtures import LIBRARIES_WARN, parts_at_store
 
 import tamis as package
 from tamis.commands.run_recipe import run_recipe
@@ -65,11 +65,6 @@ def names_at_store(s3: Any, start: str = "pool/runs/mine") -> list[str]:
 
 def at_store(s3: Any, names: Iterable[str] | None = None) -> dict[str, bytes]:
     return {name: s3.cat_file(f"pool/runs/mine/{name}") for name in (names_at_store(s3) if names is None else names)}
-
-
-def parts_at_store(s3: Any) -> dict[str, bytes]:
-    kinds = ("index/", "scores/", "embeddings/", "captions/", "texts/")
-    return at_store(s3, [name for name in names_at_store(s3) if name.startswith(kinds) and "json" not in name])
 
 
 def environment() -> dict[str, str]:
@@ -152,7 +147,6 @@ def test_where_a_path_is_wanted_a_url_stops_the_command(words: str, tamis: Tamis
 def test_a_recipe_whose_run_is_a_url_puts_its_subset_and_its_page_there(pool: Path, s3: Any) -> None:
     for _ in range(2):
         done = run_recipe({**HALF, "pool": str(pool), "run": RUN, "signals": ["caption_length"]}, quiet=True)
-        assert done.subset is not None
         there = at_store(s3)
         assert "subsets/half.parquet" in there
         assert there["report.html"] == done.report.read_bytes()

@@ -50,7 +50,6 @@ def file(run: Run, tmp_path: Path) -> Path:
 
 
 def why(subset: Subset) -> list[str]:
-    assert subset.verdict.dropped_by is not None
     return [subset.verdict.reasons[code] for code in subset.verdict.dropped_by.tolist()]
 
 
@@ -119,7 +118,6 @@ def test_a_subset_made_by_hand_has_no_reasons_or_more_than_255(run: Run, tmp_pat
     codes = np.array([300, 0, 256, 1, 0, 255, 2], np.uint16)
     verdict = Verdict(why=tuple(Reason(text=str(code)) for code in range(1, 301)), dropped_by=codes)
     again = saved(Subset(run=run, keep=codes == 0, verdict=verdict), tmp_path / "many.parquet")
-    assert again.verdict.dropped_by is not None
     assert again.verdict.dropped_by.tolist() == codes.tolist()
 
 
@@ -148,7 +146,6 @@ def test_a_row_may_be_kept_several_times(run: Run, tmp_path: Path) -> None:
     starts = dict(zip(run.shards, np.concatenate([[0], np.cumsum(run.sizes)]).tolist(), strict=False))
     for subset in (made, saved(made, tmp_path / "often.parquet")):
         assert (len(subset), subset.rows().tolist()) == (6, rows)
-        assert subset.times is not None
         assert subset.times.tolist() == times.tolist()
         assert subset.to_numpy().tolist() == [every[row] for row in rows]
         assert subset.to_arrow(["x"])["x"].to_pylist() == pytest.approx([np.float32(X[row]) for row in rows])
@@ -178,7 +175,6 @@ def test_rows_carry_a_caption(run: Run, tmp_path: Path) -> None:
     made = Subset(run=run, keep=np.array([0, 1, 0, 1, 0, 1, 1], bool), caption=caption, recipe={"name": "mixed"})
     again = saved(made, tmp_path / "mixed.parquet")
     assert (again.keep.tolist(), again.times) == (made.keep.tolist(), None)
-    assert again.caption is not None
     assert again.caption.tolist() == caption.tolist()
     table = pq.read_table(tmp_path / "mixed.parquet")
     assert (table.column_names, table["caption"].to_pylist()) == (["shard", "row", "caption"], [1, 0, 0, 1])

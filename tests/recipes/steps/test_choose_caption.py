@@ -23,7 +23,6 @@ def table(score: Any, other: Any, text: Any = None, **more: Any) -> Table:
 
 
 def outcome(found: Selection) -> tuple[list[bool], list[int]]:
-    assert found.caption is not None
     return found.keep.tolist(), found.caption.tolist()
 
 

@@ -284,7 +284,6 @@ def test_wrong_settings_are_refused(settings: dict[str, Any], names: str) -> Non
         ({"image": "kind"}, {}, "'kind' holds words"),
         ({"per": "image_embedding"}, {}, "'image_embedding' holds vectors"),
         ({}, {"text_embedding": np.ones((ROWS, 9), np.float16)}, r"image_embedding \(16\) and text_embedding \(9\)"),
-        ({}, {"kind": [None, *["a"] * (ROWS - 1)]}, "1 of 160 rows have no value for 'image_embedding and text_"),
     ],
 )
 def test_wrong_columns_are_refused(settings: dict[str, Any], changed: dict[str, Any], names: str) -> None:

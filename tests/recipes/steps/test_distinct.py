@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from factories import image_bytes
+from factories import hash_columns, image_bytes, recompressed
 from PIL import Image
 
 from tamis.core.errors import RecipeError
@@ -16,7 +15,6 @@ from tamis.core.ids import scramble
 from tamis.pools.images import decode
 from tamis.recipes.steps import Distinct as Step
 from tamis.runs.table import MemoryTable, Table
-from tamis.signals.image_hash import colours_of, hashes_of, lightness_of
 
 Array = np.ndarray[Any, Any]
 
@@ -90,23 +88,6 @@ def test_wrong_columns_are_refused(settings: dict[str, Any], columns: dict[str, 
             Step(**wrong)
 
 
-def words_of(images: list[Array]) -> dict[str, Any]:
-    """What the signal `image_hash` says of images."""
-    return {
-        "image_hash": [hashes_of(image) for image in images],
-        "image_colours": [colours_of(image) for image in images],
-        "image_lightness": [lightness_of(image) for image in images],
-        "width": np.array([image.shape[1] for image in images], np.float32),
-        "height": np.array([image.shape[0] for image in images], np.float32),
-    }
-
-
-def recompressed(image: Array) -> Array:
-    out = io.BytesIO()
-    Image.fromarray(image).save(out, "JPEG", quality=60)
-    return np.asarray(Image.open(out).convert("RGB"))
-
-
 def halved(image: Array) -> Array:
     height, width = image.shape[:2]
     return np.asarray(Image.fromarray(image).resize((width // 2, height // 2), Image.Resampling.BICUBIC))
@@ -124,7 +105,7 @@ def cropped_and_overexposed(image: Array) -> Array:
 def test_the_signals_hashes_find_changed_copies_and_nothing_else(change: Callable[[Array], Array], lost: int) -> None:
     images = [decode(image_bytes(seed, (160, 120)), max_pixels=10**6) for seed in range(40)]
     every = [*images, *map(change, images)]
-    keep = Step().select(MemoryTable(words_of(every))).keep
+    keep = Step().select(MemoryTable(hash_columns(every))).keep
     assert (keep[:40] | keep[40:]).all()  # one of each stays: no image is taken for another one's copy
     assert int((keep[:40] & keep[40:]).sum()) <= lost
 
@@ -170,12 +151,12 @@ def cut(image: Array) -> Array:
 @pytest.mark.parametrize("name", VARIANTS)
 def test_products_that_differ_in_a_detail_a_grey_or_a_colour_are_not_copies(name: str) -> None:
     images = VARIANTS[name]
-    words = MemoryTable(words_of(images))
+    words = MemoryTable(hash_columns(images))
     assert Distinct(distance=15).select(words).counts["kept"] < 3  # their hashes alone take them for copies
     assert Step(distance=15).select(words).counts["kept"] == 3
     for image in images:
         for change in (recompressed, halved, darker, cut):
-            assert Step().select(MemoryTable(words_of([image, change(image)]))).counts["kept"] == 1, change
-    flat = MemoryTable(words_of([np.full((40, 40, 3), level, np.uint8) for level in (255, 128, 0, 255)]))
+            assert Step().select(MemoryTable(hash_columns([image, change(image)]))).counts["kept"] == 1, change
+    flat = MemoryTable(hash_columns([np.full((40, 40, 3), level, np.uint8) for level in (255, 128, 0, 255)]))
     assert Step(lightness=None).select(flat).counts["kept"] == 1
     assert Step().select(flat).counts["kept"] == 3  # white, grey and black

@@ -40,11 +40,9 @@ def test_a_later_step_drops_rows_or_replaces_their_copies_and_captions() -> None
     often, named = Given(times=[3, 0, 2, 1]), Given(captions=[1, 1, 0, 1])
     drop = AtLeast(score="x", value=1)
     outcome = run_steps(table, [often, drop, named])
-    assert outcome.times is not None is not outcome.caption
     assert (outcome.times.tolist(), outcome.caption.tolist()) == ([0, 0, 2, 1], [0, 0, 0, 1])
     assert [line["times"] for line in outcome.funnel] == [6, 3, 3]
     other = run_steps(table, [often, Given(times=[5, 5, 5, 0])])
-    assert other.times is not None
     assert other.times.tolist() == [5, 0, 5, 0]
     plain = run_steps(table, [drop])
     assert (plain.times, plain.caption, "times" in plain.funnel[0]) == (None, None, False)
@@ -61,7 +59,6 @@ def test_groups_of_steps_combine_copies_and_captions_as_subsets_do() -> None:
         (AnyOf(parts=parts[2:] + parts[:2]), [3, 5, 4, 0], [0, 0, 0, 0]),
     ):
         found = group.select(some)
-        assert found.times is not None is not found.caption
         assert (found.times.tolist(), found.caption.tolist()) == (times, caption)
     for group in (AllOf(parts=parts[2:]), AnyOf(parts=parts[2:]), NoneOf(parts=parts[:1])):
         assert (group.select(some).times, group.select(some).caption) == (None, None)
@@ -73,7 +70,6 @@ def scored(*values: float) -> Table:
 
 def often(step: Sample, table: Table) -> list[int]:
     found = step.select(table)
-    assert found.times is not None
     return found.times.tolist()
 
 
@@ -103,15 +99,12 @@ def test_n_and_fraction_may_exceed_the_rows_and_two_bytes_may_not_be_exceeded() 
     assert sum(often(Sample(score="x", fraction=2.5, missing="drop"), table)) == 13  # 12.5, halves upwards
     assert sum(often(Sample(score="x", fraction=2.5, of="pool", missing="drop"), table)) == 15
     found = Sample(score="x", n=100_000, missing="drop").select(table)
-    assert found.times is not None
     assert (found.times.sum(), found.counts) == (100_000, {"kept": 4, "missing": 1, "not drawn": 0})
     for n in (262_130, 300_000):  # the best row needs too many, or all rows do
         with pytest.raises(RecipeError, match="need more than 65,535 of one row: raise alpha, lower std"):
             Sample(score="x", n=n, missing="drop").select(table)
     with pytest.raises(RecipeError, match=r"need more than 65,535 of one row: .* or limit"):
         Sample(score="x", n=300_000, cap="hard", limit=100_000, missing="drop").select(table)
-    with pytest.raises(RecipeError, match="missing: drop"):
-        Sample(score="x", n=3).select(table)
 
 
 def test_rounding_does_not_refuse_as_many_copies_as_two_bytes_hold() -> None:
@@ -122,7 +115,6 @@ def test_rounding_does_not_refuse_as_many_copies_as_two_bytes_hold() -> None:
 def test_its_facts_say_how_far_it_went() -> None:
     x = np.random.default_rng(3).normal(0.25, 0.03, 200).astype(np.float32)
     found = Sample(score="x", n=500).select(scored(*x))
-    assert found.times is not None
     assert found.facts == {"most_copies_of_a_row": found.times.max(), "lowest_score": x[found.times > 0].min()}
     assert x[~found.keep].max() <= x[found.times > 1].min()
 
@@ -158,6 +150,5 @@ def test_an_infinite_score_is_none() -> None:
     table = MemoryTable({"a": np.float32([1, np.inf, -np.inf, 2])})
     found = Sample(score="a", n=3, missing="drop").select(table)
     assert found.counts["missing"] == 2
-    assert found.times is not None
     assert found.times.tolist()[1:3] == [0, 0]
     assert found.times.sum() == 3

@@ -6,10 +6,12 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from explored_page import HOSTILE, Page, served
+from explored_tab import new_tab
 from factories import pair, uids_in, write_pool, write_tar
 
 import tamis
@@ -80,3 +82,9 @@ def clip_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def clip_page(clip_run: Path) -> Iterator[Page]:
     with served(clip_run) as page:
         yield page
+
+
+@pytest.fixture
+def tab(browser: Any) -> Iterator[Any]:
+    with new_tab(browser) as tab:
+        yield tab

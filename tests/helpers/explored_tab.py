@@ -1,0 +1,47 @@
+"""The explorer's page in a tab of a real browser."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlencode
+
+from explored_page import Page
+
+HERE = "://127.0.0.1:"
+
+CUT = {"name": "cut", "select": [{"at_least": {"score": "words", "value": 3, "missing": "drop"}}]}
+PHONE = {"width": 390, "height": 844}
+
+
+@contextmanager
+def new_tab(browser: Any, **settings: Any) -> Iterator[Any]:
+    """An empty tab; whatever the page complains of fails the test."""
+    context = browser.new_context(**{"viewport": {"width": 1440, "height": 1000}, **settings})
+    context.set_default_timeout(15_000)
+    tab = context.new_page()
+    wrong: list[str] = []
+    tab.on("pageerror", lambda error: wrong.append(str(error)))
+    # An image that is not there, and a name that is taken, are answers that Chromium puts on the console too.
+    tab.on(
+        "console",
+        lambda said: wrong.append(said.text) if said.type == "error" and "Failed to load" not in said.text else None,
+    )
+    tab.on("request", lambda asked: wrong.append(asked.url) if "://" in asked.url and HERE not in asked.url else None)
+    yield tab
+    context.close()
+    assert wrong == []
+
+
+def opened(tab: Any, page: Page, **state: Any) -> None:
+    tab.goto("about:blank")
+    tab.goto(f"{page.address}#{urlencode({key: json.dumps(value) for key, value in state.items()})}")
+    tab.wait_for_selector("body.ready")
+
+
+def shows(tab: Any, kept: int) -> None:
+    from playwright.sync_api import expect
+
+    expect(tab.locator("#kept")).to_have_text(str(kept), timeout=60_000)
