@@ -12,6 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import tiny_captioners
+import tiny_encoders
+import tiny_towers
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from processes import HIDING
@@ -109,7 +112,6 @@ def alone(extra: str, folders: list[str]) -> list[str]:
 
 
 def test_siglips_own_tokenizer_loads_with_the_extra_clip_alone(tmp_path: Path) -> None:
-    tiny_towers = pytest.importorskip("tiny_towers")
     folder = tiny_towers.siglip(tmp_path / "siglip")
     assert alone("clip", [f"load_clip={folder}"]) == [f"loaded {folder}"]
     (failed,) = alone("sentence", [f"load_clip={folder}"])
@@ -121,10 +123,6 @@ def test_siglips_own_tokenizer_loads_with_the_extra_clip_alone(tmp_path: Path) -
 
 @pytest.mark.attack
 def test_every_type_in_the_docs_loads_with_the_extra_clip_alone(tmp_path: Path) -> None:
-    import tiny_captioners
-    import tiny_encoders
-    import tiny_towers
-
     lines = []
     for number, (name, make) in enumerate({**tiny_towers.TOWERS, **tiny_towers.MATCHERS}.items()):
         load = "load_matcher" if name in tiny_towers.MATCHERS else "load_clip"

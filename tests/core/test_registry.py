@@ -37,7 +37,6 @@ class Shouting(Signal):
     """Scores a caption by the share of its letters that are capitals."""
 
     name: ClassVar[str] = "shouting"
-    version: ClassVar[int] = 1
     host: ClassVar[bool] = True
     columns: ClassVar[tuple[Column, ...]] = (Column(name="shouting", unit="share", better="low"),)
     marks: tuple[str, ...] = field(default_factory=lambda: ("!",))

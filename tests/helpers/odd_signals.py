@@ -21,7 +21,6 @@ class Brightness(Signal):
     """The mean of the pixels: a signal that needs the shard's file, and no model."""
 
     name: ClassVar[str] = "brightness"
-    version: ClassVar[int] = 1
     columns: ClassVar[tuple[Column, ...]] = (Column(name="brightness", unit="level", better="neither"),)
     scale: float = 1.0
 
@@ -49,7 +48,6 @@ class Faulty(Signal):
     """
 
     name: ClassVar[str] = "faulty"
-    version: ClassVar[int] = 1
     columns: ClassVar[tuple[Column, ...]] = (Column(name="faulty", unit="", better="neither"),)
     key: str
     how: str = "raise"
@@ -101,7 +99,6 @@ class Keeper(Signal):
     """Keeps the images of the first batch that it sees of each process, and compares their mean at every later one."""
 
     name: ClassVar[str] = "keeper"
-    version: ClassVar[int] = 1
     columns: ClassVar[tuple[Column, ...]] = (Column(name="kept", unit="level", better="neither"),)
 
     def needs(self) -> Mapping[str, Node]:
@@ -128,7 +125,6 @@ class Broken(Signal):
     """
 
     name: ClassVar[str] = "broken"
-    version: ClassVar[int] = 1
     columns: ClassVar[tuple[Column, ...]] = (Column(name="misspelt", unit="", better="neither"),)
     how: str
 

@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from factories import SIZE
+
 #: One token each; anything else is <unk>.
 LETTERS = [
     *string.ascii_letters,
@@ -20,16 +22,12 @@ LETTERS = [
 ]
 MARKS = ["<pad>", "<s>", "</s>", "<unk>"]
 IDS: dict[str, Any] = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-SIZE: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 VISION: dict[str, Any] = SIZE | {"image_size": 32, "patch_size": 8}
 #: Of a decoder: grouped keys and values, room for a prompt and an image.
 TEXT: dict[str, Any] = SIZE | {"num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 1024}
 SQUARE: dict[str, Any] = {"height": 32, "width": 32}
-CLIP: dict[str, Any] = {
-    "image_processor_type": "CLIPImageProcessor",
-    "size": {"shortest_edge": 32},
-    "crop_size": SQUARE,
-}
+CLIP: dict[str, Any] = {"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 32}}
+CLIP |= {"crop_size": SQUARE}
 
 
 def letters(

@@ -7,15 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from factories import SIZE, clip_folder, dual_folder, regression_folder, siglip_folder
+from tiny_captioners import CLIP, SQUARE, VISION, spread
 
 LETTERS = [*string.ascii_letters, *string.digits, *".,:;!?", *"\u4e00\u53ea\u72d7", *"\u0643\u0644\u0628"]
-VISION: dict[str, Any] = SIZE | {"image_size": 32, "patch_size": 8}
-SQUARE = {"height": 32, "width": 32}
-CLIP: dict[str, Any] = {
-    "image_processor_type": "CLIPImageProcessor",
-    "size": {"shortest_edge": 32},
-    "crop_size": SQUARE,
-}
 DRAWN = VISION | {"initializer_range": 0.02}  # else BLIP's image towers begin as zeros
 BLIP: dict[str, Any] = {
     "image_processor_type": "BlipImageProcessor",
@@ -30,15 +24,7 @@ def save(folder: Path, model: Any, tokenizer: Any, processor: str, images: Mappi
 
     `own`: settings of the processor itself.
     """
-    import torch
-
-    with torch.no_grad():
-        for weight in model.parameters():
-            if weight.ndim > 1 and not weight.any():
-                weight.normal_(0, 0.1)
-            elif weight.ndim > 1 and weight.std() < 0.3:
-                weight.mul_(4)
-    model.save_pretrained(folder)
+    spread(model, 4).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     facts = {**images, "processor_class": processor}
     (folder / "preprocessor_config.json").write_text(json.dumps(facts))

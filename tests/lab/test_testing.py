@@ -48,7 +48,6 @@ class Good(Signal):
     """
 
     name: ClassVar[str] = "good"
-    version: ClassVar[int] = 1
     columns: ClassVar[tuple[Column, ...]] = (Column(name="good", unit="letters", better="high", about="letters"),)
 
     def needs(self) -> Mapping[str, Node]:

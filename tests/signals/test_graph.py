@@ -23,7 +23,6 @@ class Lengths(Node):
     """How long captions are; counts its loads and its batches."""
 
     name: ClassVar[str] = "lengths"
-    version: ClassVar[int] = 1
     LOADS: ClassVar[list[str]] = []
     BATCHES: ClassVar[list[int]] = []
     unit: int = 1
@@ -214,7 +213,6 @@ class Stored(Node):
 
     VALUES: ClassVar[list[Any]] = []
     name: ClassVar[str] = "stored"
-    version: ClassVar[int] = 1
     stored_as: ClassVar[str] = "embeddings"
 
     def needs(self) -> Mapping[str, Node]:
