@@ -14,8 +14,6 @@ import tamis
 from tamis.core.errors import PoolError
 from tamis.core.files.find import expand_braces
 from tamis.pools import PoolSpec, open_pool
-from tamis.pools.source import RESERVED
-from tamis.runs.parts import INDEX_FIELDS
 
 
 @pytest.mark.parametrize(
@@ -104,10 +102,6 @@ def test_names_given_in_a_run_stay_when_stems_meet_later(tmp_path: Path) -> None
     assert grown.shards[0] == "00000"
     assert grown.shards[1].startswith("00000-")
     assert grown.sizes == (7, 2)
-
-
-def test_the_reserved_names_are_the_columns_of_the_index() -> None:
-    assert {field.name for field in INDEX_FIELDS} | {"uid", "shard"} == set(RESERVED)
 
 
 def imagefolder(root: Path, *folders: str) -> None:

@@ -15,13 +15,13 @@ from factories import write_run
 import tamis
 from tamis.commands import select as choosing
 from tamis.core.errors import RecipeError, brief, unknown_message
+from tamis.core.types import INDEX_NUMBERS, INDEX_WORDS
 from tamis.exports import NpyExport, WebDatasetExport
 from tamis.models.nucleus import Sampling
 from tamis.recipes import recipe
 from tamis.recipes.names import shipped
 from tamis.recipes.steps import AllOf, AtLeast, Equals, NoneOf
 from tamis.runs.expression import parse
-from tamis.runs.run import INDEX_NUMBERS, INDEX_WORDS
 from tamis.runs.table import MemoryTable
 from tamis.signals import CaptionLength, ClipScore, TextArea
 from tamis.signals.classes import class_names, load_nouns, synset_names

@@ -23,7 +23,7 @@ from tamis.core.files.find import run_name
 from tamis.core.files.storage import output_path
 from tamis.core.html import html_table
 from tamis.core.math.statistics import share_interval
-from tamis.core.types import ORIENTATION
+from tamis.core.types import ORIENTATION, STATUSES
 from tamis.engines.local import Local
 from tamis.pools import Pool, open_pool
 from tamis.pools.open import with_orientation
@@ -184,7 +184,7 @@ def _why_basic(subset: Subset, statuses: Mapping[str, int]) -> str:
     parts = [
         f"{count:,} {status_words(status, count)}"
         for status, count in sorted(statuses.items(), key=lambda one: -one[1])
-        if count and status not in ("ok", "json_broken", "duplicate_key")
+        if count and not STATUSES[status].usable
     ]
     parts += [f"{count:,} {in_words(reason)}" for reason, count in dropped.most_common(4)]
     return f"Of {subset.keep.size:,} pairs it drops {', '.join(parts)}." if parts else "It drops none of these."

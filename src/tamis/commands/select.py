@@ -20,14 +20,14 @@ from numpy.typing import NDArray
 from tamis.core.errors import RecipeError, RunError, StopError, brief, nearest, unknown_message
 from tamis.core.hub import stand_in
 from tamis.core.ids import json_ready
-from tamis.core.types import Signal, flat, references, settings
+from tamis.core.types import INDEX_NUMBERS, INDEX_WORDS, Signal, flat, references, settings
 from tamis.models.reference import BUILT_IN
 from tamis.pools import Pool
 from tamis.recipes.derived import DERIVED, Derived
 from tamis.recipes.recipe import PathLike, Recipe, RecipeLike, load, names_of_columns, put, signal_from, usual
 from tamis.runs import Run, open_run
 from tamis.runs.makers import maker_of
-from tamis.runs.run import INDEX_NUMBERS, INDEX_WORDS, ScoreSet
+from tamis.runs.run import ScoreSet
 from tamis.signals import SIGNALS
 from tamis.signals.graph import topological
 

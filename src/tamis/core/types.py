@@ -12,26 +12,66 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cache, cached_property, partial
-from typing import Annotated, Any, ClassVar, Literal, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args, get_type_hints
 
 from tamis.core.arrays import Pixels
 from tamis.core.compute import Device as Device
 from tamis.core.errors import unknown_message
+from tamis.core.ids import image_xxh3
 
-#: Sample statuses in the index, with their meanings: "ok", or the first problem found.
-STATUSES: Mapping[str, str] = {
-    "ok": "image and caption can be read",
-    "image_missing": "the sample has no image file",
-    "image_broken": "the image bytes cannot be decoded (truncated, no image, or a format that no trainer reads)",
-    "image_too_large": "the image has more pixels or bytes than the pool's limit (a decompression bomb)",
-    "image_refused": "not decoded: a JPEG of so many scans that it takes minutes, or 32-bit pixels of unknown range",
-    "caption_missing": "there is no caption, or it is too large or not text",
-    "caption_empty": "the caption contains only white space",
-    "caption_not_utf8": "the caption is not valid UTF-8",
-    "json_broken": "the sample's json cannot be read; its image and caption are still scored",
-    "duplicate_key": "an earlier sample of the shard has the same key; this one is still scored",
-    "shard_cut": "the shard ends in the middle of this sample",
-}
+
+class SampleStatus(NamedTuple):
+    """What can be read of a sample.
+
+    Attributes:
+        about: its meaning, for pages.
+        one, several: words that follow a number of pairs: "broken image", "broken images".
+        no_image: words in place of the image; "" if the image can be read.
+        usable: whether image and caption can both be read, whatever else is wrong.
+    """
+
+    about: str
+    one: str
+    several: str
+    no_image: str = ""
+    usable: bool = False
+
+
+#: Sample statuses in the index: "ok", or the first problem found.
+STATUSES: Mapping[str, SampleStatus] = {
+    "ok": SampleStatus("image and caption can be read", "readable pair", "readable pairs", usable=True),
+    "image_missing": SampleStatus("the sample has no image file", "missing image", "missing images", "no image"),
+    "image_broken": SampleStatus(
+        "the image bytes cannot be decoded (truncated, no image, or a format that no trainer reads)",
+        "broken image", "broken images", "not decodable",
+    ),
+    "image_too_large": SampleStatus(
+        "the image has more pixels or bytes than the pool's limit (a decompression bomb)",
+        "image that is too large", "images that are too large", "the image is too large",
+    ),
+    "image_refused": SampleStatus(
+        "not decoded: a JPEG of so many scans that it takes minutes, or 32-bit pixels of unknown range",
+        "image that is not decoded", "images that are not decoded", "the image is not decoded",
+    ),
+    "caption_missing": SampleStatus(
+        "there is no caption, or it is too large or not text", "missing caption", "missing captions"
+    ),
+    "caption_empty": SampleStatus("the caption contains only white space", "empty caption", "empty captions"),
+    "caption_not_utf8": SampleStatus(
+        "the caption is not valid UTF-8", "caption that is not UTF-8", "captions that are not UTF-8"
+    ),
+    "json_broken": SampleStatus(
+        "the sample's json cannot be read; its image and caption are still scored",
+        "broken json", "broken jsons", usable=True,
+    ),
+    "duplicate_key": SampleStatus(
+        "an earlier sample of the shard has the same key; this one is still scored",
+        "repeated key", "repeated keys", usable=True,
+    ),
+    "shard_cut": SampleStatus(
+        "the shard ends in the middle of this sample", "pair cut short", "pairs cut short", "the file could not be read"
+    ),
+}  # fmt: skip
 
 #: "drop" shows the colours under transparency, as `convert("RGB")` and so trainers' loaders do (most programs write
 #: black there); "white" puts the image on white, as a page shows it.
@@ -114,6 +154,55 @@ class Sample:
             raise ValueError(f"{status!r} is not a status; known: {', '.join(STATUSES)}")
         if self.status == "ok":
             self.status, self.reason = status, short_reason(reason)
+
+
+class IndexColumn(NamedTuple):
+    """A column of the index, which every run has.
+
+    Attributes:
+        type: its Arrow type: pyarrow's alias, "word" for a dictionary of strings, or "members".
+        value: a sample's value; None is stored as null.
+        kind: what recipes read it as; None: they cannot. Of a number that is null, a sample read back has 0.
+        unit, about: what a number measures, and its words on pages.
+        required: no value is null.
+    """
+
+    type: str
+    value: Callable[[Sample], Any]
+    kind: Literal["number", "word"] | None = None
+    unit: str = ""
+    about: str = ""
+    required: bool = False
+
+
+_BEFORE = "pixels, before it was resized"
+
+#: The columns of the index by name.
+INDEX: Mapping[str, IndexColumn] = {
+    "uid_hi": IndexColumn("uint64", lambda one: one.uid[0], required=True),
+    "uid_lo": IndexColumn("uint64", lambda one: one.uid[1], required=True),
+    "key": IndexColumn("string", lambda one: one.key, "word", required=True),
+    "caption": IndexColumn("string", lambda one: one.shown_caption),
+    "caption_judged": IndexColumn("bool", lambda one: one.caption is not None, required=True),
+    "width": IndexColumn("int32", lambda one: one.width or None, "number", "pixels", "pixels"),
+    "height": IndexColumn("int32", lambda one: one.height or None, "number", "pixels", "pixels"),
+    "original_width": IndexColumn("int32", lambda one: one.original_width or None, "number", "pixels", _BEFORE),
+    "original_height": IndexColumn("int32", lambda one: one.original_height or None, "number", "pixels", _BEFORE),
+    "image_bytes": IndexColumn("int64", lambda one: one.image_bytes, "number", "bytes", "of the file"),
+    "image_xxh3": IndexColumn("uint64", lambda one: None if one.image is None else image_xxh3(one.image), "word"),
+    "members": IndexColumn(
+        "members", lambda one: [{"ext": part.ext, "offset": part.offset, "size": part.size} for part in one.members]
+    ),
+    "status": IndexColumn("word", lambda one: one.status, "word", required=True),
+    "reason": IndexColumn("string", lambda one: one.reason),
+}
+
+#: The columns of the index that recipes may use like scores. The pool's json fields are words too.
+INDEX_NUMBERS = tuple(name for name, column in INDEX.items() if column.kind == "number")
+INDEX_WORDS = tuple(name for name, column in INDEX.items() if column.kind == "word")
+
+#: Columns of every run's index or tables. A pool's fields may not have these names: a field would hide the column.
+RESERVED = frozenset(("uid", "shard", *INDEX))
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,8 @@ from tamis.core.files.find import (
     is_remote,
     read_head,
 )
-from tamis.pools.source import EXIF, RESERVED, ROWS_SUFFIX, TABLES, Pool, PoolSpec, Shard
+from tamis.core.types import RESERVED
+from tamis.pools.source import EXIF, ROWS_SUFFIX, TABLES, Pool, PoolSpec, Shard
 from tamis.pools.tar import TarShard
 
 log = logging.getLogger(__name__)

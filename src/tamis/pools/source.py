@@ -47,12 +47,6 @@ TABLES = (".parquet", ".csv", ".tsv", ".jsonl")
 #: a hash of its first key.
 ROWS_SUFFIX = re.compile(r"-rows\d{9,}(-[0-9a-f]{12})?$")
 
-#: Columns of every run's index or tables. `PoolSpec.fields` may not use these names: a field would hide the column.
-RESERVED = (
-    *("uid", "uid_hi", "uid_lo", "shard", "key", "caption", "caption_judged", "width", "height"),
-    *("original_width", "original_height", "image_bytes", "image_xxh3", "members", "status", "reason"),
-)
-
 
 _OPTIONS = (
     *("format", "caption", "captions", "image", "image_extensions", "split"),
@@ -156,8 +150,8 @@ class Problem:
 
     Attributes:
         kind: "absent" (the pool has no such shard), "unread" (its file cannot be read), "changed" (the sample
-            differs from the one that was scored), "cut" (its bytes cannot be read), or image_missing, image_broken,
-            image_too_large or image_refused.
+            differs from the one that was scored), "cut" (its bytes cannot be read), "hidden" (on a list), or a
+            status without an image (`STATUSES`).
         reason: a sentence for a person.
     """
 

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from tamis.core.errors import PoolError, SampleError, ShardError, UnreachedError, first_line
 from tamis.core.files.find import ARROW, LANCE, is_lance, is_remote, open_file, read_head
 from tamis.core.files.remote import is_transient, redacted, unreached
-from tamis.core.types import Member, Sample
+from tamis.core.types import RESERVED, STATUSES, Member, Sample
 from tamis.pools.images import is_image
 from tamis.pools.lance import fragment_rows
 from tamis.pools.rows import (
@@ -41,7 +41,6 @@ from tamis.pools.rows import (
 )
 from tamis.pools.source import (
     EXIF,
-    RESERVED,
     PoolSpec,
     Problem,
     SampleFiles,
@@ -201,7 +200,7 @@ class TableShard(Shard):
         sample = next(self.samples_in(row, cells, [caption]))
         member = self.image_member(members)
         if member is not None and sample.image is None and (member.size or not whole):
-            status = sample.status if sample.status.startswith("image") else "image_missing"
+            status = sample.status if STATUSES[sample.status].no_image else "image_missing"
             return Problem(status, sample.reason or "the image cannot be read")
         files: dict[str, bytes] = {}
         # The column may name any file on this machine, so only images are returned.

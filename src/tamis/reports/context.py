@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tamis.core.arrays import U64, Float64s, Mask, Rows
-from tamis.core.types import Column
+from tamis.core.types import INDEX_NUMBERS, Column
 from tamis.reports.distributions import Histogram, Tally, histograms, tallies
 from tamis.reports.formats import clip, names_of
 from tamis.reports.pairs import (
@@ -34,7 +34,7 @@ from tamis.reports.pairs import (
 from tamis.runs import Run
 from tamis.runs.expression import parse
 from tamis.runs.reasons import Cut, Verdict, blocks
-from tamis.runs.run import INDEX_NUMBERS, RunTable
+from tamis.runs.run import RunTable
 from tamis.runs.subset import Subset
 from tamis.runs.table import Table
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tamis.core.types import EXIF_WORDS
+from tamis.core.types import EXIF_WORDS, STATUSES
 from tamis.recipes.names import shipped
 from tamis.recipes.recipe import load
 from tamis.runs.subset import Subset
@@ -94,20 +94,6 @@ _RULES = (
     (r"(.+) (below|above) (\S+)", r"with \1 \2 \3"),
 )
 
-#: Status -> words to follow a number, for one pair and for several.
-_STATUS_WORDS = {
-    "image_missing": ("missing image", "missing images"),
-    "image_broken": ("broken image", "broken images"),
-    "image_too_large": ("image that is too large", "images that are too large"),
-    "image_refused": ("image that is not decoded", "images that are not decoded"),
-    "caption_missing": ("missing caption", "missing captions"),
-    "caption_empty": ("empty caption", "empty captions"),
-    "caption_not_utf8": ("caption that is not UTF-8", "captions that are not UTF-8"),
-    "json_broken": ("broken json", "broken jsons"),
-    "duplicate_key": ("repeated key", "repeated keys"),
-    "shard_cut": ("pair cut short", "pairs cut short"),
-}
-
 
 def in_words(reason: str) -> str:
     """Returns a reason in words that follow a number: "with a tiny image"; an unknown reason is unchanged."""
@@ -120,7 +106,7 @@ def in_words(reason: str) -> str:
 
 def status_words(status: str, rows: int) -> str:
     """Returns a status in words that follow the number `rows`: "empty captions"."""
-    return _STATUS_WORDS.get(status, (status, status))[rows != 1]
+    return STATUSES[status].one if rows == 1 else STATUSES[status].several
 
 
 #: Number of colours for subsets in style.css; colour-blind readers can tell them apart.

@@ -18,6 +18,7 @@ from PIL import Image, features
 
 from tamis.core.arrays import U64, Float64s, Mask, Pixels, Rows
 from tamis.core.ids import format_uid, scramble
+from tamis.core.types import STATUSES
 from tamis.runs import Run, parts
 from tamis.runs.reasons import Cut, blocks
 from tamis.runs.stream import samples_of
@@ -142,11 +143,8 @@ NO_IMAGE = {
     "unread": "the shard's file cannot be read",
     "changed": "changed since it was scored",
     "cut": "the file could not be read",
-    "image_missing": "no image",
-    "image_too_large": "the image is too large",
-    "image_broken": "not decodable",
-    "image_refused": "the image is not decoded",
     "hidden": "on a list of hash_match: not shown",
+    **{name: status.no_image for name, status in STATUSES.items() if status.no_image},
 }
 
 #: Returns an image with its text outlined, and with its text painted over.

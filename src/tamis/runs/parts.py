@@ -32,41 +32,28 @@ from tamis.core.files.checked import (
 )
 from tamis.core.files.storage import read_json, write_json
 from tamis.core.ids import json_digest
-from tamis.core.types import Column, Device, Node, Sample, Signal, short_reason
+from tamis.core.types import INDEX, INDEX_NUMBERS, Column, Device, Node, Sample, Signal, short_reason
 from tamis.runs.manifest import SIGNAL, read_description, sign_description
 
 WORDS = pa.dictionary(pa.int32(), pa.string())
 
 MEMBERS = pa.list_(pa.struct([("ext", WORDS), ("offset", pa.int64()), ("size", pa.int64())]))
 
+_TYPES = {"word": WORDS, "members": MEMBERS}
+
 INDEX_FIELDS = [
-    pa.field("uid_hi", pa.uint64(), nullable=False),
-    pa.field("uid_lo", pa.uint64(), nullable=False),
-    pa.field("key", pa.string(), nullable=False),
-    pa.field("caption", pa.string()),
-    pa.field("caption_judged", pa.bool_(), nullable=False),
-    pa.field("width", pa.int32()),
-    pa.field("height", pa.int32()),
-    pa.field("original_width", pa.int32()),
-    pa.field("original_height", pa.int32()),
-    pa.field("image_bytes", pa.int64()),
-    pa.field("image_xxh3", pa.uint64()),
-    pa.field("members", MEMBERS),
-    pa.field("status", WORDS, nullable=False),
-    pa.field("reason", pa.string()),
+    pa.field(name, _TYPES.get(one.type) or pa.type_for_alias(one.type), nullable=not one.required)
+    for name, one in INDEX.items()
 ]
 
 #: Prefix of the footer keys of an index that hold the row count of each status.
 _STATUS = "tamis.status."
 
-#: Columns of the index that hold a sample's sizes, null for 0.
-SIZES = ("width", "height", "original_width", "original_height")
-
 #: The reason of rows that a score part does not cover begins so; the footer of such a part says how many it covers.
 NOT_ASKED = "not asked"
 _ASKED = "tamis.asked"
 
-_RANDOM = ("uid_hi", "uid_lo", "image_xxh3")  # incompressible
+_RANDOM = [name for name, column in INDEX.items() if column.type == "uint64"]  # ids and hashes: incompressible
 _TEXT_LISTS = pa.list_(pa.string())
 
 # Reading one column of one row group needs little memory.
@@ -121,16 +108,15 @@ def read_samples(path: Path, fields: Sequence[str]) -> list[Sample]:
     rows = read_columns(path, None)
     samples = []
     for row in rows.select([name for name in rows.column_names if name != "members"]).to_pylist():
-        sizes: dict[str, Any] = {name: row[name] or 0 for name in SIZES}
+        numbers: dict[str, Any] = {name: row[name] or 0 for name in INDEX_NUMBERS}
         sample = Sample(
             uid=(row["uid_hi"], row["uid_lo"]),
             key=row["key"],
             caption=row["caption"] if row["caption_judged"] else None,
             shown_caption=row["caption"],
-            image_bytes=row["image_bytes"] or 0,
             status=row["status"],
             reason=row["reason"],
-            **sizes,
+            **numbers,
         )
         sample.given = {name: row[name] for name in fields if row.get(name) is not None}
         samples.append(sample)

@@ -26,9 +26,9 @@ from tamis.core.files.find import absolute, expand_braces
 from tamis.core.files.storage import files, folders, location, prefetch
 from tamis.core.html import html_table
 from tamis.core.ids import format_uids
-from tamis.core.types import Column
+from tamis.core.types import INDEX, INDEX_NUMBERS, INDEX_WORDS, RESERVED, Column
 from tamis.pools import Pool, PoolSpec, open_pool
-from tamis.pools.source import RESERVED, pool_options
+from tamis.pools.source import pool_options
 from tamis.runs import parts
 from tamis.runs.manifest import (
     FEATURE,
@@ -58,10 +58,6 @@ _AHEAD = 64  # parts of a run at a URL that are downloaded together
 _COMPLETED_BY = {
     "label": "change a tag in `tamis explore`", "map": "repeat `tamis map`", "cluster": "repeat `tamis cluster`",
 }  # fmt: skip
-
-#: Columns of the index that recipes may use like scores: numbers and words. The pool's json fields are words too.
-INDEX_NUMBERS = ("width", "height", "original_width", "original_height", "image_bytes")
-INDEX_WORDS = ("status", "key", "image_xxh3")
 
 
 def completed_by(facts: Mapping[str, Any]) -> str:
@@ -391,8 +387,7 @@ class Run:
         """
         found: dict[str, tuple[str, ScoreSet | None, Column]] = {}
         for name in INDEX_NUMBERS:
-            unit = "bytes" if name == "image_bytes" else "pixels"
-            found[name] = (name, None, Column(name=name, unit=unit, better="neither"))
+            found[name] = (name, None, Column(name=name, unit=INDEX[name].unit, better="neither"))
         for name in (*INDEX_WORDS, *self.facts["pool"]["fields"]):
             found[name] = (name, None, Column(name=name, unit="", better="neither", kind="word"))
         short = Counter(column.name for group in self.scores.values() for column in group.columns)

@@ -25,8 +25,8 @@ from tamis.core.arrays import Mask
 from tamis.core.errors import DamageError
 from tamis.core.files.checked import CheckedParquet, damaged, write_parquet
 from tamis.core.files.storage import files
-from tamis.core.ids import LENGTH, fingerprint, image_xxh3
-from tamis.core.types import Sample, Signal
+from tamis.core.ids import LENGTH, fingerprint
+from tamis.core.types import INDEX, Sample, Signal
 from tamis.runs import parts
 
 log = logging.getLogger(__name__)
@@ -81,20 +81,8 @@ class IndexWriter(PartWriter):
         return pa.Table.from_pylist([self._row(sample) for sample in samples], self._schema)
 
     def _row(self, sample: Sample) -> dict[str, Any]:
-        row = {
-            "uid_hi": sample.uid[0],
-            "uid_lo": sample.uid[1],
-            "key": sample.key,
-            "caption": sample.shown_caption,
-            "caption_judged": sample.caption is not None,
-            "image_bytes": sample.image_bytes,
-            "image_xxh3": None if sample.image is None else image_xxh3(sample.image),
-            "members": [{"ext": part.ext, "offset": part.offset, "size": part.size} for part in sample.members],
-            "status": sample.status,
-            "reason": sample.reason,
-        }
-        sizes = {name: getattr(sample, name) or None for name in parts.SIZES}
-        return row | sizes | {name: sample.given.get(name) for name in self.fields}
+        row = {name: column.value(sample) for name, column in INDEX.items()}
+        return row | {name: sample.given.get(name) for name in self.fields}
 
     def write(self, path: Path, uids: str = "") -> None:
         parts.write_index(path, self.table().combine_chunks(), source=self.source, stamp=self.stamp)

@@ -24,6 +24,7 @@ from tamis.core.files.checked import read_record, write_record
 from tamis.core.files.storage import sweep
 from tamis.core.files.targets import check_own
 from tamis.core.ids import fingerprint
+from tamis.core.types import STATUSES
 from tamis.models.device import use_threads
 from tamis.models.reference import TRAINING, complete, resolve
 from tamis.pools import PoolSpec
@@ -49,7 +50,7 @@ from tamis.train.watch import BEST, CHECKPOINT, HeldOut, Watch, load_checkpoint
 log = logging.getLogger(__name__)
 
 #: Statuses (in the index) of samples without an image to train on.
-_NO_IMAGE = ("image_missing", "image_broken", "image_too_large", "image_refused", "shard_cut")
+_NO_IMAGE = [name for name, status in STATUSES.items() if status.no_image]
 
 #: Folder names of C-RHO's two models.
 CLEAN, POOL = "clean", "pool"

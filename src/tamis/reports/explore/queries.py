@@ -25,6 +25,7 @@ from tamis.core.files.checked import LABEL
 from tamis.core.files.storage import explained_errors
 from tamis.core.ids import format_uid
 from tamis.core.math.statistics import LEAST_LABELLED, labelled_cut
+from tamis.core.types import INDEX_NUMBERS
 from tamis.recipes.names import shipped
 from tamis.recipes.recipe import load
 from tamis.reports.context import drop_counts, number_columns, word_columns
@@ -49,7 +50,6 @@ from tamis.reports.explore.near import LARGEST, Near
 from tamis.reports.explore.tags import Tags, kept_shares
 from tamis.reports.pairs import read_pairs, smallest
 from tamis.runs.makers import drawn_world, models_in_words
-from tamis.runs.run import INDEX_NUMBERS
 from tamis.runs.subset import OtherCaptions, Subset, captions_of
 from tamis.runs.tags import BAD, GOOD, TAGS
 

@@ -308,7 +308,7 @@ def gather(context: Context, sections: Mapping[str, Facts | None]) -> Facts:
         pool.append({
             "anchor": f"reject-{status}", "about": status.partition("_")[0],
             "sentence": f"{rows:,} {status_words(status, rows)} ({share(rows, context.rows)}).",
-            "rule": STATUSES.get(status, ""), "precision": None, "column": None, **each,
+            "rule": STATUSES[status].about, "precision": None, "column": None, **each,
         })  # fmt: skip
     for kind in (sections["found"] or {"kinds": []})["kinds"]:
         pool.append({**kind, "anchor": f"found-{kind['ident']}", "about": TRAITS[kind["ident"]].noun})

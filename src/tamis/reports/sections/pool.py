@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.core.ids import format_uid, scramble
-from tamis.core.types import flat
+from tamis.core.types import INDEX, INDEX_NUMBERS, flat
 from tamis.reports.context import CAPTION, Context, Facts
 from tamis.reports.pairs import no_images, scrambled
 from tamis.runs.makers import drawn_world
-from tamis.runs.run import INDEX_NUMBERS, ScoreSet
+from tamis.runs.run import ScoreSet
 from tamis.runs.table import Table
 
 
@@ -88,11 +88,7 @@ _ABOUT: Mapping[str, str] = {
     CAPTION: "",
     "characters": "of the caption",
     "words": "of the caption",
-    "width": "pixels",
-    "height": "pixels",
-    "original_width": "pixels, before it was resized",
-    "original_height": "pixels, before it was resized",
-    "image_bytes": "of the file",
+    **{name: INDEX[name].about for name in INDEX_NUMBERS},
 }
 
 

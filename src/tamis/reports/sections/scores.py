@@ -10,11 +10,10 @@ import numpy as np
 
 from tamis.core.arrays import Mask
 from tamis.core.math.statistics import rank_correlations
-from tamis.core.types import Column
+from tamis.core.types import INDEX_NUMBERS, Column
 from tamis.reports.context import Context, Facts, Marks
 from tamis.reports.distributions import Histogram, histogram, whole_column
 from tamis.reports.pairs import first_of_each
-from tamis.runs.run import INDEX_NUMBERS
 from tamis.runs.table import MemoryTable, Table, as_numbers
 
 #: The quantiles at which a pair is shown.
