@@ -10,8 +10,6 @@ It talks to Tamis only as users do (commands and public names), so it outlives w
 come from one machine: another processor rounds differently. Each takes about ten minutes on two cores.
 """
 
-from __future__ import annotations
-
 import argparse
 import difflib
 import hashlib

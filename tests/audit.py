@@ -4,8 +4,6 @@ python tests/audit.py licences           from the packages' own metadata, withou
 python tests/audit.py vulnerabilities    by pip-audit, which asks PyPI
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import re

@@ -4,8 +4,6 @@ It takes types and defaults from the functions' signatures, not from what typer 
 version of these gives the same page. tests/cli/test_reference.py compares the page with it, and it with the help.
 """
 
-from __future__ import annotations
-
 import inspect
 import types
 from collections import Counter

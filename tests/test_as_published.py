@@ -1,7 +1,5 @@
 """docs/as-published.md: the defaults that it names are those of the code and of the shipped recipes."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import re

@@ -1,7 +1,5 @@
 """`make audit`: which licences are refused, and when a report of vulnerabilities means nothing."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

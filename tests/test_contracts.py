@@ -3,8 +3,6 @@
 A class without an example here fails.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import re

@@ -1,7 +1,5 @@
 """What the documentation shows is run as it stands, in an empty folder beside a small pool."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import pkgutil

@@ -1,7 +1,5 @@
 """Each extra, installed alone, brings what its models import."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import importlib.metadata

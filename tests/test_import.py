@@ -1,7 +1,5 @@
 """`import tamis` and the commands that choose, export and report cost little and need no network library."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Imports point downwards (import-linter, set up in pyproject.toml), and heavy packages load where they are used."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The names that users may rely on: a name that comes or goes is a decision, not an accident."""
 
-from __future__ import annotations
-
 import inspect
 import pkgutil
 import re

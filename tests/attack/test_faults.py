@@ -3,8 +3,6 @@
 `make faults` prints a table: fault, what it took until the run was whole again.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import random

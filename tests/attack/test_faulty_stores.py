@@ -5,8 +5,6 @@ Every part is there, byte for byte.
 `make attack` prints a table: share of faulty requests, requests, faults by kind.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

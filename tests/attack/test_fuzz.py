@@ -3,8 +3,6 @@
 Inputs that once broke a reader are in `found`.
 """
 
-from __future__ import annotations
-
 import random
 from functools import cache
 from pathlib import Path

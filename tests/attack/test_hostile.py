@@ -3,8 +3,6 @@
 `make attack` prints a table of them: attack, outcome, memory at its height, time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

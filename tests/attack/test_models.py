@@ -4,8 +4,6 @@ Nothing else may come of it while the model is loaded, nor when it is used once:
 memory than the model takes, no endless loop.
 """
 
-from __future__ import annotations
-
 import resource
 import shutil
 import time

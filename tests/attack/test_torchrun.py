@@ -1,7 +1,5 @@
 """`torchrun ... tamis train clip`, as people type it: killed half-way, and begun again."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

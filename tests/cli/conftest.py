@@ -1,7 +1,5 @@
 """Fixtures that run the command line."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 from pathlib import Path

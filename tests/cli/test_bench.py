@@ -1,7 +1,5 @@
 """`tamis bench`: from a pool or a run to a ranking, and what it refuses before it trains."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """score, select, export, cluster and report: what a transcript does not show."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A user's errors that no transcript shows: in words of libraries or of this machine, or of runs in use."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a tired person types: lists in two options, names with slips, files of a wrong kind, scores that are missing."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

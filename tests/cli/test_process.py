@@ -1,7 +1,5 @@
 """The command line as a process: installed, interrupted, piped."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

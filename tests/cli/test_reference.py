@@ -1,7 +1,5 @@
 """docs/cli.md, the help, and every command line that documents or messages show, say the same."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`tamis train c_ssft`, `train c_rho`, the command for open_clip and `evaluate zero-shot` as they are typed."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

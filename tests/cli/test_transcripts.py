@@ -5,8 +5,6 @@ the exit code if it is not 0. `TAMIS_WRITE=1 pytest tests/cli/test_transcripts.p
 look at the difference before you commit it.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """What is at a target stays: every command that writes outside a run, at every kind of target."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

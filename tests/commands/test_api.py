@@ -1,7 +1,5 @@
 """What the commands do, as functions: plan, run_recipe."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

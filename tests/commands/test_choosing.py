@@ -1,7 +1,5 @@
 """What a choice was made by: the models and settings of the columns that it read, in everything that leaves Tamis."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

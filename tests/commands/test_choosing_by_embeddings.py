@@ -1,7 +1,5 @@
 """From a pool to subsets that cover it: scores with kept embeddings, clusters, recipes, the report."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`tamis run --lazy`: the pairs of the full run for a part of its work, and a plan that says so."""
 
-from __future__ import annotations
-
 import signal
 from functools import partial
 from pathlib import Path

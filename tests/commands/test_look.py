@@ -1,7 +1,5 @@
 """The first look: which rows it takes, what it says of them, what it proposes, what it leaves behind."""
 
-from __future__ import annotations
-
 import dataclasses
 import html
 import io

@@ -1,7 +1,5 @@
 """What a command opens: its pool once, and few files of the run again and again."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`tamis overlap`: copies of another run's images, the pairs to judge, and the recall on one's own images."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

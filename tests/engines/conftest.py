@@ -1,7 +1,5 @@
 """The images that a run decodes, and a run that is interrupted."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 

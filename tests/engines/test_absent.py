@@ -1,7 +1,5 @@
 """A pool of which no sample has an image or a caption: most likely a setting names the wrong member or field."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A shard's file is cut, changed, restored, renamed or grown: no score is lost that still holds, and no tag ever."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Who writes: a worker that is stopped, one whose claim was removed, one whose parent has died."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

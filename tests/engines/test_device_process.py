@@ -1,7 +1,5 @@
 """Many workers and one process at the device: the files of one worker, whichever process dies."""
 
-from __future__ import annotations
-
 import multiprocessing
 from pathlib import Path
 

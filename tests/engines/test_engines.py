@@ -1,7 +1,5 @@
 """Engines: they all make the same parts, do every shard once, and name a bad one."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

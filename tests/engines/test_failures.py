@@ -1,7 +1,5 @@
 """What becomes of a shard when a signal, a worker process or the shard's file goes wrong. The others go on."""
 
-from __future__ import annotations
-
 import errno
 import io
 import json

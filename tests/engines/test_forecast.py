@@ -1,7 +1,5 @@
 """What a run will cost, said before its first shard: some pairs are timed, and their models are loaded once."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

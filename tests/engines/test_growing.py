@@ -1,7 +1,5 @@
 """What is added to a run later: shards of its pool, another pool when asked for, and json fields."""
 
-from __future__ import annotations
-
 import json
 import logging
 import shlex

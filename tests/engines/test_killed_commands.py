@@ -1,7 +1,5 @@
 """Commands that are killed and repeated until they are done make the same files as if nothing had happened."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

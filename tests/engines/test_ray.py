@@ -1,7 +1,5 @@
 """The Ray engine makes the files of the local one and survives its actors. One Ray for the module: it takes seconds."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

@@ -1,7 +1,5 @@
 """A run goes on where it was stopped, however it was stopped, and does only what is missing."""
 
-from __future__ import annotations
-
 import signal
 from functools import partial
 from pathlib import Path

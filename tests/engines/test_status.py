@@ -1,7 +1,5 @@
 """The progress of a run, read from its files alone: while it runs, when it is done, after its process died."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -1,7 +1,5 @@
 """Signals that are scored within a subset: what is read, what is kept, what goes on, and what `select` refuses."""
 
-from __future__ import annotations
-
 import json
 import signal
 from functools import partial

@@ -1,7 +1,5 @@
 """The explorer's page in a tab of a real browser."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

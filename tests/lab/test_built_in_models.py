@@ -1,7 +1,5 @@
 """The built-in models as they ship: small enough, described, and as good as the rest of the project counts on."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The lab's task set: the same bytes every time, labels that are true, and the layout that clip-benchmark reads."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 from pathlib import Path

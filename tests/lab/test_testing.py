@@ -1,7 +1,5 @@
 """`tamis_lab.testing` catches a plug-in that breaks a promise, and says which promise and with which values."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """The built-in models' training, tried with the fewest steps it takes, and its lessons and measures by hand."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The world's tables, its scenes and the sentences about them; objects, colours and writing as they are drawn."""
 
-from __future__ import annotations
-
 import re
 from typing import Any, get_args
 

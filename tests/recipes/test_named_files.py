@@ -1,7 +1,5 @@
 """Files that a recipe names: a pipe, a device or a file that is far too large is refused before it is read."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Recipes: the shipped ones against the published rules, what a recipe means, and the ways to get one wrong."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every record of settings refuses a word that a setting does not know, and settings that others make meaningless."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import pkgutil

@@ -1,7 +1,5 @@
 """A small run."""
 
-from __future__ import annotations
-
 import pytest
 from factories import write_run
 

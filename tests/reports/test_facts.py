@@ -1,7 +1,5 @@
 """The facts next to the page: what any JSON reader gets of them, and that they are the page's."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a finding finds: a hand-made pair on each side of every limit, and the sentence that says so."""
 
-from __future__ import annotations
-
 import io
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The page's numbers and names by hand: formats, histograms, counts of words; what subsets and reasons are called."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

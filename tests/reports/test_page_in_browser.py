@@ -1,7 +1,5 @@
 """The pages of `look` and `report` in a real browser: what the first screen shows, what folds, what a click opens."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from pathlib import Path

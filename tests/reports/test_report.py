@@ -1,7 +1,5 @@
 """The whole page: what it shows, what it survives, and that captions stay text."""
 
-from __future__ import annotations
-
 import base64
 import itertools
 import re

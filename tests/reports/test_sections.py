@@ -1,7 +1,5 @@
 """Single sections: what they gather of small runs, and what the page shows of it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

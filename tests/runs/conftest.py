@@ -1,7 +1,5 @@
 """A run that is damaged."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The audit of a subset: which groups it keeps less often than others."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What `tamis check` says of each file of a run, and what it never says to delete: a part as it was written."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Damage and mix-ups never change an answer: whatever happens to a part, reading it says so, and the check finds it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The signal hash_match: images on lists are found, dropped, and shown nowhere."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Runs and subsets in a notebook: what they show, columns by name, subsets put together."""
 
-from __future__ import annotations
-
 import logging
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Fields of the pool that hold numbers: cut, ranked and plotted like scores, and kept as text."""
 
-from __future__ import annotations
-
 import datetime
 import decimal
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A run that lacks shards is refused by whatever reads its rows; a subset chosen with --partial says so ever after."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Part files: what is written comes back, null for null, any rows in any order."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The JSON files of a run: whatever they hold besides what was written ends in our own error, which names the file."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

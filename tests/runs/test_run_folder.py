@@ -1,7 +1,5 @@
 """The run folder under bad conditions: newer, in use, unwritable, on a full disk."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

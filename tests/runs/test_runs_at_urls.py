@@ -1,7 +1,5 @@
 """Runs at URLs: on a real S3 server, with caches that stand for as many machines."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Streams of kept samples: which rows in which order, what is read for them, what is said of those that cannot be."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """The subset file: rows, how often each is kept, and why the others are not; a changed file ends in our own error."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable

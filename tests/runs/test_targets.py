@@ -1,7 +1,5 @@
 """Where commands write: folders that hold other files, and files that would join the pool, are refused."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from pathlib import Path
 

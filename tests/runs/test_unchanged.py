@@ -1,7 +1,5 @@
 """A pool that changed after it was scored: no reader of its samples takes another pair for the one that was scored."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

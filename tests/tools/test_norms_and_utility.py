@@ -1,7 +1,5 @@
 """The tools outside the wheel: the fit of `norms`, and the utility study of T-MARS."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`clip_loss`, `norm_sim` and `norm_sim_d` against slow references, and through the command line."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

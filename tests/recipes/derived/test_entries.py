@@ -1,7 +1,5 @@
 """The derived signals `entries` and `concept_weight`: matching, entries from the pool, and from the command line."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

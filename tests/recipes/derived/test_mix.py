@@ -1,7 +1,5 @@
 """The derived signal `mix`, and `tamis train mix`, which fits its weights."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`scores_from`: files of scores made elsewhere, joined by uid or key."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

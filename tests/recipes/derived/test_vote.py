@@ -1,7 +1,5 @@
 """`vote` against a plain loop, by hand, and what it refuses; derived signals in commands and after a pool has grown."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The step `balance`: against a plain loop, counts per group, and what it says of the tail."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from pathlib import Path

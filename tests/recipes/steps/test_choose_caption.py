@@ -1,7 +1,5 @@
 """The step that chooses between alt-text and generated caption."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

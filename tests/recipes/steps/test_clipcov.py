@@ -1,7 +1,5 @@
 """The step clipcov compared with `tamis.core.math.clipcov`, and what must not matter to it."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

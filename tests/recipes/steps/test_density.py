@@ -1,7 +1,5 @@
 """The steps density and d2 compared with plain references, and what must not matter to them."""
 
-from __future__ import annotations
-
 import importlib.util
 from typing import Any
 

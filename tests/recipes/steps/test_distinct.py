@@ -1,7 +1,5 @@
 """The step distinct: one of each group of like images, by their hashes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

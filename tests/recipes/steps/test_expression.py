@@ -1,7 +1,5 @@
 """Score expressions: what they mean, and what they refuse."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The step image_based compared with its rule, and how references are read."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Columns that are asked for only where a recipe still needs them: the same rows stay, whatever the recipe."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

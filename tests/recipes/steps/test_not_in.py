@@ -1,7 +1,5 @@
 """The step not_in: copies of reference images are found by the rules of distinct, or by embeddings."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Recipes compared with a slow interpreter: which rows every step drops, for which reason, and counts that add up."""
 
-from __future__ import annotations
-
 import pickle
 import re
 import tempfile

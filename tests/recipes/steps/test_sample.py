@@ -1,7 +1,5 @@
 """Rows that are kept several times: through steps and groups of steps, and drawn by the step `sample`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar

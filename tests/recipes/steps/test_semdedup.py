@@ -1,7 +1,5 @@
 """The step semdedup compared with a loop over pairs, and what must not matter to it."""
 
-from __future__ import annotations
-
 import importlib.util
 from typing import Any
 

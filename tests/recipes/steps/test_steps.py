@@ -3,8 +3,6 @@
 `test_recipes.py` compares every step with a slow interpreter.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A run of good, repeated, broken and hostile pairs, and the page that shows it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterator

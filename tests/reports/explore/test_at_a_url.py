@@ -1,7 +1,5 @@
 """The page of a run at a URL: what it saves, and tags that are given there, are at the store."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The map: where PaCMAP puts rows, the colours of points, names of regions, and which rows a lasso holds."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The map in a real browser: pairs under the pointer, lassos, colours, and the same by keyboard."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """Search and map by stored embeddings."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The page below a notebook's cell: who may frame it, what it selects, when it ends."""
 
-from __future__ import annotations
-
 import http.server
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What the page is told is what the commands say."""
 
-from __future__ import annotations
-
 import io
 import shutil
 from collections import Counter

@@ -1,7 +1,5 @@
 """The server answers its own page and nobody else, and what strangers wrote stays what it is."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

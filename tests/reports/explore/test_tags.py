@@ -1,7 +1,5 @@
 """Tags are a part of the run: written by several explorers, in bulk, undone, exported, and read by recipes."""
 
-from __future__ import annotations
-
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

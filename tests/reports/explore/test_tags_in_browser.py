@@ -1,7 +1,5 @@
 """Tags in a real browser: given by keys and in bulk, undone, and read by recipes."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
