@@ -16,7 +16,7 @@ from tamis import Run, Subset
 from tamis.core.errors import RecipeError, RunError
 from tamis.recipes import recipe
 from tamis.recipes.names import shipped
-from tamis.reports.explore.columns import CachedRun
+from tamis.reports.explore.cached_run import CachedRun
 from tamis.reports.explore.queries import Explorer
 from tamis.signals import ClipScore
 

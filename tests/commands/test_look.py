@@ -14,7 +14,7 @@ from factories import image_bytes, pair, write_metadata, write_pool, write_tar
 from PIL import Image
 
 import tamis as package
-from tamis.commands.look import Look, Proposal, run_name, sampled
+from tamis.commands.look import Look, Proposal, run_name, take_sample
 from tamis.core.errors import PoolError, RunError
 from tamis.pools import open_pool
 from tamis.reports.page import environment
@@ -22,16 +22,16 @@ from tamis.reports.page import environment
 
 def test_it_takes_the_first_rows_of_shards_that_names_and_seed_choose(tmp_path: Path) -> None:
     pool = open_pool(str(write_pool(tmp_path / "pool", shards=9, rows=5)))
-    some = sampled(pool, pairs=6, shards=3)
+    some = take_sample(pool, pairs=6, shards=3)
     assert [len(list(shard.samples())) for shard in some.shards] == [2, 2, 2]
     whole = {shard.name: [one.key for one in shard.samples()] for shard in pool.shards}
     assert all([one.key for one in shard.samples()] == whole[shard.name][:2] for shard in some.shards)
     names = [shard.name for shard in some.shards]
-    assert names == sorted(names) == [shard.name for shard in sampled(pool, pairs=6, shards=3).shards]
-    assert names != [shard.name for shard in sampled(pool, pairs=6, shards=3, seed=1).shards]
-    assert len(sampled(pool, pairs=2, shards=20).shards) == 2
+    assert names == sorted(names) == [shard.name for shard in take_sample(pool, pairs=6, shards=3).shards]
+    assert names != [shard.name for shard in take_sample(pool, pairs=6, shards=3, seed=1).shards]
+    assert len(take_sample(pool, pairs=2, shards=20).shards) == 2
     with pytest.raises(ValueError, match="pairs must be at least 1"):
-        sampled(pool, pairs=0, shards=3)
+        take_sample(pool, pairs=0, shards=3)
 
 
 def test_the_page_proposes_recipes_with_what_was_seen(tamis: Tamis, tmp_path: Path) -> None:

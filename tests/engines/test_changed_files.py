@@ -16,8 +16,8 @@ from tamis.core.files.checked import uids_digest, write_parquet
 from tamis.core.files.find import stamp
 from tamis.core.ids import format_uid
 from tamis.engines.named import engine_named
-from tamis.reports.explore.columns import CachedRun
-from tamis.reports.explore.tags import Tags
+from tamis.reports.explore.cached_run import CachedRun
+from tamis.reports.explore.tagging import Tags
 from tamis.runs import Run, parts, tags
 
 FIRST = ("caption_length", "image_hash")

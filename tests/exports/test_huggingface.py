@@ -14,8 +14,8 @@ import tamis
 from tamis.core.errors import RunError
 from tamis.core.ids import format_uid
 from tamis.exports import huggingface
-from tamis.reports.explore.columns import CachedRun
-from tamis.reports.explore.tags import Tags
+from tamis.reports.explore.cached_run import CachedRun
+from tamis.reports.explore.tagging import Tags
 
 
 @pytest.fixture

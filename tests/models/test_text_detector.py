@@ -45,7 +45,7 @@ def found_in(image: Any, **settings: Any) -> Regions:
     return found
 
 
-def covered(found: Regions, quad: Any, image: Any) -> float:
+def covered_rows(found: Regions, quad: Any, image: Any) -> float:
     """The share of the word that the regions cover."""
     word = quad_mask([quad], image.shape[1], image.shape[0])
     return float((quad_mask(list(found.quads), image.shape[1], image.shape[0]) & word).sum() / word.sum())
@@ -57,7 +57,7 @@ def test_small_text_is_enlarged_where_it_is_and_the_result_is_each_images_own() 
     large = card("SALE", 0.3)[0]
     found = found_in(small)
     assert len(found) == 1
-    assert covered(found, quad, small) > 0.9
+    assert covered_rows(found, quad, small) > 0.9
     assert cv2.contourArea(found.quads[0]) < 4 * cv2.contourArea(quad.astype(np.float32))
     detect = TextBoxes().load(Device())
     for again in (detect(images=[large, small, large])[1], detect(images=[small])[0]):
@@ -90,8 +90,8 @@ def test_the_finer_look_takes_the_part_with_unsure_responses() -> None:
 )
 def test_letters_as_high_as_a_title_are_found(text: str, height: float, size: tuple[int, int]) -> None:
     image, quad = card(text, height, size)
-    assert covered(found_in(image), quad, image) > 0.8
-    assert covered(found_in(image, reader=None), quad, image) < 0.5
+    assert covered_rows(found_in(image), quad, image) > 0.8
+    assert covered_rows(found_in(image, reader=None), quad, image) < 0.5
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system has no affinities")
@@ -136,7 +136,7 @@ def test_a_large_word_is_text_in_every_script(size: tuple[int, int]) -> None:
         scale = 0.8 * min(size[0] / (right - left), size[1] / (bottom - top))
         font = ImageFont.truetype(path, int(200 * scale))
         image, quad = in_the_middle(word, font, size, (240, 235, 220), (20, 60, 120))
-        assert covered(found_in(image), quad, image) > 0.7, word
+        assert covered_rows(found_in(image), quad, image) > 0.7, word
 
 
 def strokes(*lines: Any, width: int = 12, ink: Any = (10, 10, 10)) -> Any:

@@ -13,7 +13,7 @@ import tamis
 from tamis.core.errors import RunError
 from tamis.reports.context import Context
 from tamis.reports.page import FINDINGS, SECTIONS, as_json, facts_path, gather, render, write_report
-from tamis.reports.pairs import Pair
+from tamis.reports.page_pairs import Pair
 from tamis.runs import Run
 
 

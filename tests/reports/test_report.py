@@ -21,7 +21,7 @@ from tamis.pools import open_pool
 from tamis.pools.images import decode
 from tamis.reports.context import Context
 from tamis.reports.page import CARD_MOST, TEXT_MOST, environment, link, write_report
-from tamis.reports.pairs import Pair
+from tamis.reports.page_pairs import Pair
 from tamis.runs import Run
 from tamis.runs.subset import Subset
 
@@ -241,7 +241,7 @@ def test_a_subset_of_another_run_is_refused_even_at_equal_size(tmp_path: Path) -
     one, two = (write_run(tmp_path / name, {"x": [1.0, 2.0, 3.0]}) for name in ("one", "two"))
     subset = tamis.select(one, {"name": "mine", "select": []})
     with pytest.raises(RunError, match=r"'mine'.*one.*two"):
-        write_report(two, [subset], tmp_path / "report.html")
+        tamis.report(two, [subset], out=tmp_path / "report.html")
 
 
 def test_what_is_wrong_with_a_run_is_on_the_page(hostile: tuple[Run, Path], tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def test_an_image_on_a_list_is_dropped_and_shown_by_its_uid_alone(tmp_path: Path
     (row,) = np.flatnonzero(run.hidden)
     subset = tamis.select(run, recipe)
     assert subset.keep.tolist() == [n != row for n in range(4)]
-    from tamis.reports.pairs import add_images, read_pairs
+    from tamis.reports.page_pairs import add_images, read_pairs
     from tamis.runs.stream import samples_of
 
     pairs = read_pairs(run, range(4), [], ["image_md5"])
@@ -44,7 +44,7 @@ def test_an_image_on_a_list_is_dropped_and_shown_by_its_uid_alone(tmp_path: Path
 
 
 def test_a_hidden_pair_is_found_by_no_search_and_counted_in_no_list(tmp_path: Path) -> None:
-    from tamis.reports.explore.columns import CachedRun, View
+    from tamis.reports.explore.cached_run import CachedRun, View
     from tamis.reports.explore.queries import Explorer
 
     files = [image_bytes(seed=seed) for seed in range(4)]

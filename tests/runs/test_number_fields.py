@@ -16,7 +16,7 @@ import tamis
 from tamis.core.errors import PoolError, RecipeError, RunError
 from tamis.pools import PoolSpec
 from tamis.reports.context import Context
-from tamis.reports.explore.columns import CachedRun, View
+from tamis.reports.explore.cached_run import CachedRun, View
 from tamis.reports.explore.queries import Explorer
 from tamis.reports.page import gather, render
 from tamis.runs import Run

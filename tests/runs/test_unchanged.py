@@ -17,8 +17,8 @@ from factories import image_bytes, write_tar
 
 import tamis
 from tamis.core.errors import RunError
-from tamis.reports.explore.images import Images, NoImage
-from tamis.reports.pairs import add_images, read_pairs
+from tamis.reports.explore.image_cache import Images, NoImage
+from tamis.reports.page_pairs import add_images, read_pairs
 from tamis.runs.subset import Subset
 
 #: Image and caption. All images, and all captions, have the same number of bytes.

@@ -94,7 +94,7 @@ class _Group(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-def _guarded(function: Callable[..., None]) -> Callable[..., None]:
+def _guard(function: Callable[..., None]) -> Callable[..., None]:
     """Rejects URLs where paths are expected; turns a plug-in's sys.exit() into an error."""
 
     @functools.wraps(function)
@@ -103,9 +103,9 @@ def _guarded(function: Callable[..., None]) -> Callable[..., None]:
 
         gc.freeze()  # collections while the command imports its part need not look at typer and pydantic
         for value in options.values():
-            for one in value if isinstance(value, list) else [value]:
-                if isinstance(one, Path):
-                    check_path(one)
+            for entry in value if isinstance(value, list) else [value]:
+                if isinstance(entry, Path):
+                    check_path(entry)
         try:
             function(**options)
         except SystemExit as error:  # our commands never raise it; its code may be 0
@@ -141,7 +141,7 @@ def build_app(words: Sequence[str] | None = None) -> typer.Typer:
             groups[group] = typer.Typer(help=GROUPS[group], **plain)
             app.add_typer(groups[group], name=group)
         short = (inspect.getdoc(function) or "").partition("\n\n")[0]  # otherwise Typer cuts it to one line
-        groups[group].command(name=name, short_help=short)(_guarded(function))
+        groups[group].command(name=name, short_help=short)(_guard(function))
     return app
 
 

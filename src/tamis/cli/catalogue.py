@@ -35,11 +35,11 @@ def _recipes() -> Rows:
     from tamis.recipes.steps.outcome import describe
 
     rows: Rows = []
-    for one in _loaded():
-        steps = [describe(step) for step in one.steps if getattr(step, "score", "") != "status"]
+    for recipe in _load_recipes():
+        steps = [describe(step) for step in recipe.steps if getattr(step, "score", "") != "status"]
         keeps = ", ".join(steps).replace("_", " ") or "every pair"
-        facts = {"paper": _paper(one.source), "needs": _needs(one), "keeps": keeps}
-        rows.append({"recipe": one.name, **facts, "about": one.about, "source": one.source})
+        facts = {"paper": _paper(recipe.source), "needs": _needs(recipe), "keeps": keeps}
+        rows.append({"recipe": recipe.name, **facts, "about": recipe.about, "source": recipe.source})
     return rows
 
 
@@ -178,7 +178,7 @@ def _settings(cls: type[Any]) -> str:
             words.append(setting.name)
         elif dataclasses.is_dataclass(default):
             inner = dataclasses.fields(default)
-            words += [f"{setting.name}.{one.name}={getattr(default, one.name)}" for one in inner]
+            words += [f"{setting.name}.{field.name}={getattr(default, field.name)}" for field in inner]
         else:
             words.append(f"{setting.name}={default}")
     return ", ".join(words)
@@ -217,10 +217,10 @@ def in_full(what: str, name: str) -> str:
     cls = _classes(what)[name]
     lines = [name, "", inspect.getdoc(cls) or "", ""]
     if columns := getattr(cls, "columns", ()):
-        lines += ["Columns:", *(f"  {one.name}: {_of_column(one)}" for one in columns), ""]
+        lines += ["Columns:", *(f"  {column.name}: {_of_column(column)}" for column in columns), ""]
     lines += ["Settings: " + (rows[name]["settings"] or "none")]
     if what == "signals":
-        users = [one.name for one in _loaded() if name in {signal.name for _, signal in one.entries}]
+        users = [recipe.name for recipe in _load_recipes() if name in {signal.name for _, signal in recipe.entries}]
         lines += ["Recipes: " + (", ".join(users) or "none that comes with Tamis")]
     return "\n".join(lines)
 
@@ -242,7 +242,7 @@ def _classes(what: str) -> Mapping[str, type[Any]]:
     return {"signals": every, "steps": selectors, "exports": exporters}[what]()
 
 
-def _loaded() -> list[Any]:
+def _load_recipes() -> list[Any]:
     from tamis.recipes import recipe
     from tamis.recipes.names import shipped
 

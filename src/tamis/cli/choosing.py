@@ -17,7 +17,7 @@ _BY_ENDING = {".npy": "npy", ".parquet": "parquet", ".txt": "keys", "": "webdata
 _FORMAT = Option(
     help="npy, webdataset, huggingface, parquet or keys; or dropped: what is not kept, and why. Default: by the "
     "ending of OUT: .npy, .parquet, .txt (keys), none (webdataset).",
-    autocompletion=options.completing("exports"),
+    autocompletion=options.completion("exports"),
 )
 
 
@@ -87,7 +87,7 @@ def derive(
     if not chosen.derived:
         raise StopError("name derived signals: --signals clip_loss, or a --recipe with some; see `tamis list signals`")
     done = tamis.derive(run, chosen, partial=partial)
-    columns = [f"{label or signal.name}.{one.name}" for label, signal in chosen.derived for one in signal.columns]
+    columns = [f"{label or signal.name}.{column.name}" for label, signal in chosen.derived for column in signal.columns]
     say(f"{len(done):,} rows have the columns {', '.join(columns)}")
 
 
@@ -145,7 +145,7 @@ def export(
     to = to or _BY_ENDING.get(out.suffix.lower())
     if to is None:
         raise StopError(f"no format has the ending {out.suffix!r}: name one with --to, such as --to npy")
-    format_settings = options.assigned(settings) | ({"croissant": True} if croissant else {})
+    format_settings = options.parse_assignments(settings) | ({"croissant": True} if croissant else {})
     options.in_a_folder(out)
     chosen = Subset.load(subset, open_run(run, partial=partial))
     if sentence := partly(chosen):
@@ -175,10 +175,10 @@ def audit(
 
     groups = Subset.load(subset, open_run(run, partial=partial)).audit(options.split(by))
     if as_json:
-        print_json([{**asdict(one), "shrinks": one.shrinks} for one in groups])
+        print_json([{**asdict(group), "shrinks": group.shrinks} for group in groups])
         return
-    print_table([one.cells() for one in groups[:_MOST_GROUPS]])
-    shrunk = sum(one.shrinks for one in groups)
+    print_table([group.cells() for group in groups[:_MOST_GROUPS]])
+    shrunk = sum(group.shrinks for group in groups)
     say(
         f"{shrunk:,} of {len(groups):,} groups of at least {LEAST} pairs shrink: below {SHRUNK} of their share of the "
         f"pool, at a {100 * RATE:g} % false discovery rate"
@@ -211,7 +211,7 @@ def overlap(
         read = [reference, *opened.pool_files]
         ours = lambda path: footer_entry(path, mark) is not None  # noqa: E731
         check_target(options.in_a_folder(out), what="table of copies", ours=ours, overwrite=overwrite, read=read)
-    of_step = options.assigned(settings)
+    of_step = options.parse_assignments(settings)
     if others := sorted({"run", "reference", "planted", "partial"} & of_step.keys()):
         raise RecipeError(f"overlap: --set takes settings of the step not_in, not {others[0]}")
     done = tamis.overlap(opened, reference, planted=planted, partial=partial, **of_step)
@@ -221,7 +221,7 @@ def overlap(
         f"{unsure:,} borderline pairs are for you to judge. The step not_in drops the copies"
     )
     if done.recall:
-        print_table([{"of your images": name, "found": str(one)} for name, one in done.recall.items()])
+        print_table([{"of your images": name, "found": str(recall)} for name, recall in done.recall.items()])
     if out is not None:
         write_parquet(out, done.pairs, uids=None, facts={mark: "1"}, row_group_size=1 << 20)
         say(f"wrote {out}")

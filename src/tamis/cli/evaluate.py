@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _USUAL_RECIPES = "no-filter,random,clip-50,tmars"
 _RECIPES = Option(
     help=f"Names or .yaml files with commas; repeatable. Default: {_USUAL_RECIPES}.",
-    autocompletion=options.completing("recipes"),
+    autocompletion=options.completion("recipes"),
 )
 _SIGNAL_SETTING = Option(
     "--set", metavar="signals.A.B=VALUE", help="Setting of a signal, for every recipe that has it."
@@ -173,7 +173,7 @@ def concreteness(
     from tamis.recipes.recipe import signal_from
     from tamis.train.evaluate.concreteness import evaluate_concreteness
 
-    signal_settings = options.assigned(settings) | ({} if model is None else {"model": model})
+    signal_settings = options.parse_assignments(settings) | ({} if model is None else {"model": model})
     _, chosen = signal_from({signal: signal_settings}, "--signal")
     where = device_for(**compute)
     found = evaluate_concreteness(file, chosen, where, text=text, rating=rating, only_held_out=held_out)

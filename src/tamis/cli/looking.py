@@ -12,12 +12,12 @@ from tamis.cli.printing import exit_if, print_json, print_table, say
 from tamis.core.errors import RecipeError, StopError, escape_controls, unknown_message
 
 _WHAT_TO_LIST = Argument(
-    metavar="signals|recipes|models|steps|exports", help="What to list.", autocompletion=options.completing("lists")
+    metavar="signals|recipes|models|steps|exports", help="What to list.", autocompletion=options.completion("lists")
 )
 _WHAT_TO_CHECK = Argument(
     metavar="RECIPE|RUN",
     help="A recipe's name or file; or a run folder, or its URL.",
-    autocompletion=options.completing("recipes"),
+    autocompletion=options.completion("recipes"),
 )
 
 
@@ -51,7 +51,9 @@ def look(
     if as_json:
         print_json({**asdict(found), "page": str(found.page)})
     elif found.proposals:
-        print_table([{"recipe": one.recipe, "kept": one.keeps, "why": one.why} for one in found.proposals])
+        print_table(
+            [{"recipe": proposal.recipe, "kept": proposal.keeps, "why": proposal.why} for proposal in found.proposals]
+        )
     some = f"{found.shards:,} of {found.of:,} shards"
     say(f"{found.pairs:,} pairs, the first rows of {some}, in {found.seconds:,.0f} s; wrote {found.page}")
     for name, error in found.failures.items() if quiet else ():  # else the progress has said it

@@ -8,7 +8,7 @@ from typing import Annotated, Any, get_args
 from typer import Argument, Option
 
 from tamis.cli.options import split
-from tamis.cli.printing import counted, say, stopping_at
+from tamis.cli.printing import join_counts, say, stopping_at
 from tamis.core.errors import StopError, unknown_message
 
 _SOURCE = Argument(metavar="FILE", help="A checkpoint: a file, a folder, or the Hugging Face id of a repository.")
@@ -79,7 +79,8 @@ def make_pool(
             raise StopError(f"--shares takes kind=share, such as visual=0.5,text_only=0.5; got {word!r}") from None
     with stopping_at(ValueError):
         summary = make(out, pairs=pairs, seed=seed, mix=mix, shard_size=shard_size, workers=workers, shares=own)  # type: ignore[arg-type]
-    say(f"wrote {pairs:,} pairs to {out}: {counted({kind: count for kind, count in summary.kinds.items() if count})}")
+    kinds = {kind: count for kind, count in summary.kinds.items() if count}
+    say(f"wrote {pairs:,} pairs to {out}: {join_counts(kinds)}")
 
 
 def make_tasks(

@@ -16,7 +16,7 @@ from typer import Argument, Option
 from tamis.core.errors import StopError
 
 
-def completing(what: str) -> Callable[[str], list[str]]:
+def completion(what: str) -> Callable[[str], list[str]]:
     """Returns the shell completion of a list of names, separated by commas; see `tamis.cli.catalogue.names`."""
 
     def complete(incomplete: str) -> list[str]:
@@ -39,7 +39,7 @@ Subsets = Annotated[
 ]
 
 ONE_RECIPE = Option(
-    "--recipe", "-r", help="A shipped recipe's name, or a .yaml file.", autocompletion=completing("recipes")
+    "--recipe", "-r", help="A shipped recipe's name, or a .yaml file.", autocompletion=completion("recipes")
 )
 RecipeSettings = Annotated[
     list[str] | None, Option("--set", metavar="A.B=VALUE", help="Override one setting of the recipe; may be repeated.")
@@ -92,7 +92,7 @@ class Fields:
         for field, option in self._names():
             kind, about = get_args(hints[field])
             if get_origin(kind) in (Union, UnionType):
-                kind = next(one for one in get_args(kind) if one is not type(None))
+                kind = next(option for option in get_args(kind) if option is not type(None))
             kind = str if get_origin(kind) is Literal else kind
             default = None if self.optional else getattr(record, field, None)
             hint: Any = Annotated[kind | None if default is None else kind, Option(help=about)]
@@ -141,10 +141,10 @@ def with_fields(function: Callable[..., None], *, build: bool = True) -> Callabl
     """Returns a command whose `Fields` parameters are expanded; without `build` they are left out, for a list."""
     hints = get_type_hints(function, include_extras=True)
     groups = {
-        name: one
+        name: fields
         for name, hint in hints.items()
-        for one in getattr(hint, "__metadata__", ())
-        if isinstance(one, Fields)
+        for fields in getattr(hint, "__metadata__", ())
+        if isinstance(fields, Fields)
     }
     if not groups:
         return function
@@ -180,7 +180,7 @@ def in_a_folder(path: Path) -> Path:
     raise StopError(f"there is no folder {str(path.parent)!r} for {path.name!r}: make it first (mkdir -p)")
 
 
-def assigned(settings: Sequence[str] | None) -> dict[str, Any]:
+def parse_assignments(settings: Sequence[str] | None) -> dict[str, Any]:
     """Returns the settings of `--set name=value`, by name; raises RecipeError for anything else."""
     from tamis.recipes.recipe import assignment
 

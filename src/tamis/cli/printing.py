@@ -72,7 +72,7 @@ def follow_the_work(*, quiet: bool = False) -> None:
         logging.getLogger("tamis").setLevel(logging.INFO)
 
 
-def counted(counts: Mapping[Any, int]) -> str:
+def join_counts(counts: Mapping[Any, int]) -> str:
     """Returns counts in words, the largest first: "20 ok, 1 image_broken"."""
     ordered = sorted(counts.items(), key=lambda item: -item[1])
     return ", ".join(f"{count:,} {name}" for name, count in ordered) or "none"
@@ -92,7 +92,7 @@ def print_table(rows: list[dict[str, Any]]) -> None:
     # A file or pipe has no width to wrap at.
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() or "COLUMNS" in os.environ else 200
     # A name stays on one line. A step of a funnel may be a sentence.
-    wrapped = [place for place, name in enumerate(rows[0]) if place or name == "step"]
+    wrapped = [number for number, name in enumerate(rows[0]) if number or name == "step"]
     while sum(widths) + 2 * len(widths) - 2 > room and wrapped:
         widest = max(wrapped, key=widths.__getitem__)
         if widths[widest] <= _NARROWEST:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from tamis.cli import options
-from tamis.cli.printing import counted, exit_if, print_funnel, print_json, print_statuses, say, stopping_at
+from tamis.cli.printing import exit_if, join_counts, print_funnel, print_json, print_statuses, say, stopping_at
 from tamis.core.errors import StopError, check_fraction, escape_controls, plural
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _SIGNALS = Option(
     help="Signals, separated by commas: caption_length,language; may be repeated.",
-    autocompletion=options.completing("signals"),
+    autocompletion=options.completion("signals"),
 )
 _POOL = Argument(metavar="POOL...", help="Folder, glob, brace range, file or fsspec URL; several if you like.")
 _RUN = Option(
@@ -203,7 +203,7 @@ def _say_scored(run: Run, compute: dict[str, Any], quiet: bool) -> None:
     networks = any("precision" in group.facts for group in run.scores.values())
     device = device_for(**compute, away=True, networks=networks)
     scored = f"{plural(len(run), 'pair')} in {plural(len(run.shards), 'shard')}"
-    say(f"{scored}, {device.precision} on {device.kind}: {counted(run.statuses)}")
+    say(f"{scored}, {device.precision} on {device.kind}: {join_counts(run.statuses)}")
     if hidden := hidden_contents(run):
         say(hidden)
     for name, error in run.failures.items() if quiet else ():  # else the progress has said it

@@ -68,7 +68,7 @@ def clip(
     from tamis.train.scales import at_scale, open_clip_command
     from tamis.train.step import How
 
-    with _reported():
+    with _report_errors():
         if epochs is not None and training["samples"] is not None:
             raise ValueError("--epochs and --samples both say how long the training is: leave one of them out")
         settings = at_scale(scale, **training)
@@ -100,12 +100,12 @@ def _first() -> bool:
 
 def _numbers(weights: str) -> list[float]:
     try:
-        return [float(one) for one in options.split(weights)]
+        return [float(word) for word in options.split(weights)]
     except ValueError:
         raise StopError(f"--weights takes numbers with commas, such as 5,4,-4; got {weights!r}") from None
 
 
-def _reported() -> AbstractContextManager[None]:
+def _report_errors() -> AbstractContextManager[None]:
     follow_the_work(quiet=not _first())
     return stopping_at(ValueError, FloatingPointError)
 
@@ -157,7 +157,7 @@ def c_ssft(
     from tamis.train.clip import check_folder, fine_tuning, train_c_ssft
     from tamis.train.step import How
 
-    with _reported():
+    with _report_errors():
         training = fine_tuning(model, learning_rate=rate, batch=batch, seed=seed)
         check_folder(out)
         method = How(device=device_for(**compute), **how)
@@ -192,7 +192,7 @@ def c_rho(
     from tamis.train.scales import at_scale
     from tamis.train.step import How
 
-    with _reported():
+    with _report_errors():
         settings = at_scale(scale, **training)
         method = How(device=device_for(**compute), **how)
         for name in (CLEAN, POOL):
@@ -238,7 +238,7 @@ def mix(
     if as_json:
         print_json(asdict(done))
     else:
-        print_table([{"column": name, "weight": str(one)} for name, one in done.coefficients.items()])
+        print_table([{"column": name, "weight": str(weight)} for name, weight in done.coefficients.items()])
         print(f"AUC {done.auc} on held-out pairs: {done.target:,} of the target, {done.pool:,} of the pool")
     if done.left_out:
         say(f"{done.left_out:,} pairs that lack a value were left out")
@@ -267,7 +267,7 @@ def sba(
     from tamis.pools.texts import read_texts
     from tamis.train.icc import SbaTraining, train_sba
 
-    with _reported():
+    with _report_errors():
         losses = train_sba(
             read_texts(captions, text=text).texts,
             clip=clip, language_model=language_model, out=out, training=SbaTraining(**training),
@@ -304,7 +304,7 @@ def icc(
     from tamis.train.icc import TEACHERS, Distillation, distill, distill_teacher
 
     device = device_for(**compute)
-    with _reported():
+    with _report_errors():
         settings = Distillation(**training)
         if teacher is not None:
             if labels or weights or students:
@@ -319,7 +319,7 @@ def icc(
             stages=1 if stages == 1 else 2, students=None if students is None else options.split(students),
         )  # fmt: skip
     found = {"student, combined teachers": done.with_target}
-    found |= {f"{name}, labels": one for name, one in done.with_labels.items()}
+    found |= {f"{name}, labels": agreement for name, agreement in done.with_labels.items()}
     _print_agreements(found, as_json)
     terms = " + ".join(f"{w:.3g} {name}" for w, name in zip(done.combination.weights, TEACHERS, strict=True))
     say(
@@ -361,6 +361,6 @@ def icc_labels(
 
 def _print_agreements(found: dict[str, Agreement], as_json: bool) -> None:
     if as_json:
-        print_json({name: one.facts() for name, one in found.items()})
+        print_json({name: agreement.facts() for name, agreement in found.items()})
     else:
-        print_table([{"agreement of": name, **correlations(one)} for name, one in found.items()])
+        print_table([{"agreement of": name, **correlations(agreement)} for name, agreement in found.items()])

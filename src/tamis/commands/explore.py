@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from tamis.commands.report import load_subsets
 from tamis.commands.select import select
-from tamis.core.errors import RunError
 from tamis.recipes.recipe import PathLike
 from tamis.runs import Run
 
@@ -37,18 +36,14 @@ def explore(
         RunError: the run lacks shards, a subset belongs to another run, or the port is taken.
         DependencyError: the extra `explore` is not installed.
     """
-    from tamis.reports.explore.columns import CachedRun
-    from tamis.reports.explore.images import Images
+    from tamis.reports.explore.cached_run import CachedRun
+    from tamis.reports.explore.image_cache import Images
     from tamis.reports.explore.pages import Pages
     from tamis.reports.explore.queries import Explorer
     from tamis.reports.explore.server import Server
 
     opened = CachedRun(run.path if isinstance(run, Run) else run, partial=partial)
     opened.check_complete()
-    chosen = load_subsets(subsets, opened)
-    for one in chosen:
-        if one.run.path.resolve() != opened.path.resolve() or one.keep.size != len(opened):
-            raise RunError(f"the subset {one.name!r} is of {one.run.path}, or of other rows: choose it again")
     choose = partial_of(select, any_model=True, partial=partial)  # the page says which models it chose by
-    explorer = Explorer(opened, chosen, choose)
+    explorer = Explorer(opened, load_subsets(subsets, opened), choose)
     return Server(Pages(explorer, Images(opened)), port=port)

@@ -57,7 +57,7 @@ def write_export(exporter: Exporter, subset: Subset, out: Path, *, overwrite: bo
 
 def check_export(exporter: Exporter, out: Path, run: Run | None, read: Iterable[str], overwrite: bool) -> None:
     """Raises RunError if an export may not be written to a path; see `check_target` and `check_own`."""
-    from tamis.exports.croissant import croissant_path, earlier
+    from tamis.exports.croissant import croissant_path, read_croissant
     from tamis.runs.subset import is_subset
 
     what = f"{exporter.name} export"
@@ -72,13 +72,15 @@ def check_export(exporter: Exporter, out: Path, run: Run | None, read: Iterable[
     if not exporter.ending and out.is_dir():
         check_own(out, what=what, marks=["*"] if exporter.wrote(out, run) else [], option="OUT")
         whole = os.path.realpath(out)
-        if overwrite and (inside := [one for one in read if f"{os.path.realpath(one)}/".startswith(f"{whole}/")]):
+        if overwrite and (inside := [path for path in read if f"{os.path.realpath(path)}/".startswith(f"{whole}/")]):
             raise RunError(f"{out} holds {inside[0]}, which this command reads: choose another folder")
     else:
         check_target(out, what=what, ours=ours, overwrite=overwrite, read=read)
     if exporter.croissant:
-        facts = croissant_path(out)
+        path = croissant_path(out)
         try:
-            check_target(facts, what="description", ours=lambda path: bool(earlier(path)), overwrite=True, read=read)
+            check_target(
+                path, what="description", ours=lambda path: bool(read_croissant(path)), overwrite=True, read=read
+            )
         except RunError as error:
             raise RunError(f"{error}. Without the export's setting 'croissant' it is not written") from None

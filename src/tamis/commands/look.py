@@ -66,7 +66,9 @@ class Look:
     failures: Mapping[str, str]  # shard that could not be read -> reason
 
     def _repr_html_(self) -> str:
-        rows = [{"recipe": one.recipe, "keeps": one.keeps, "why": one.why} for one in self.proposals]
+        rows = [
+            {"recipe": proposal.recipe, "keeps": proposal.keeps, "why": proposal.why} for proposal in self.proposals
+        ]
         counts = f"{self.pairs:,} pairs, the first rows of {self.shards:,} of {self.of:,} shards"
         return html_table(f"Look {self.page}", counts, rows)
 
@@ -105,7 +107,7 @@ def look(
     page, spec = output_path(out), pool if isinstance(pool, PoolSpec) else PoolSpec(path=os.fspath(pool))
     whole = with_orientation(open_pool(spec))
     check_page(page, overwrite=overwrite, read=whole.files)
-    sample = sampled(whole, pairs=pairs, shards=shards, seed=seed)
+    sample = take_sample(whole, pairs=pairs, shards=shards, seed=seed)
     start = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="tamis-look-") as folder:
         path = Path(folder) / run_name(spec.paths[0])
@@ -130,7 +132,7 @@ def look(
     return result
 
 
-def sampled(pool: Pool, *, pairs: int, shards: int, seed: int = 0) -> Pool:
+def take_sample(pool: Pool, *, pairs: int, shards: int, seed: int = 0) -> Pool:
     """Returns a pool of the first rows of some shards, chosen by their names and the seed only."""
     at_least_one(pairs=pairs, shards=shards)
     ordered = sorted(pool.shards, key=lambda shard: xxhash.xxh3_64_intdigest(shard.name.encode(), seed))
@@ -183,7 +185,7 @@ def _why_basic(subset: Subset, statuses: Mapping[str, int]) -> str:
     dropped: Counter[str] = sum((Counter(line["dropped"]) for line in subset.funnel[1:]), Counter())
     parts = [
         f"{count:,} {status_words(status, count)}"
-        for status, count in sorted(statuses.items(), key=lambda one: -one[1])
+        for status, count in sorted(statuses.items(), key=lambda item: -item[1])
         if count and not STATUSES[status].usable
     ]
     parts += [f"{count:,} {in_words(reason)}" for reason, count in dropped.most_common(4)]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tamis.core.errors import RunError
 from tamis.core.files.storage import output_path
 from tamis.recipes.recipe import PathLike
 from tamis.runs import Run, open_run
@@ -34,15 +35,19 @@ def report(
     Raises:
         RunError: the run lacks shards, or the page cannot be written.
     """
-    from tamis.reports.page import check_page, write_report
+    from tamis.reports.page import write_report
 
-    page = output_path(out)
     opened = open_run(run, partial=partial)
-    check_page(page, overwrite=overwrite, read=opened.pool_files)
-    return write_report(opened, load_subsets(subsets, opened), page, overwrite=overwrite)
+    return write_report(opened, load_subsets(subsets, opened), output_path(out), overwrite=overwrite)
 
 
 def load_subsets(subsets: Iterable[PathLike | Subset], run: Run) -> list[Subset]:
+    """Returns subsets of a run; raises RunError for one of another run, or of other rows."""
     from tamis.runs.subset import Subset
 
-    return [one if isinstance(one, Subset) else Subset.load(one, run) for one in subsets]
+    loaded = [subset if isinstance(subset, Subset) else Subset.load(subset, run) for subset in subsets]
+    for subset in loaded:
+        if subset.run.path.resolve() != run.path.resolve() or subset.keep.size != len(run):
+            what = f"{subset.run.path}, or of other rows, not of {run.path}"
+            raise RunError(f"the subset {subset.name!r} is of {what}: select it again")
+    return loaded

@@ -17,7 +17,7 @@ from tamis.pools import Pool, Shard
 from tamis.pools.source import IMAGE_EXTENSIONS
 from tamis.runs import Run, manifest
 from tamis.runs.manifest import description_of, read_description
-from tamis.runs.parts import asked_of, covered, lacks_side_files
+from tamis.runs.parts import asked_of, covered_rows, lacks_side_files
 from tamis.signals.features.sources import Captions, DecodedImages, Dimensions, HiddenContents, Transparencies
 from tamis.signals.file_hash import FileHash
 from tamis.signals.graph import Executor, Identities, model_digest, topological
@@ -257,7 +257,7 @@ def _lacks(path: Path, rows: Mask | None) -> bool:
     try:
         if rows is None or asked_of(path) is None:
             return asked_of(path) is not None
-        done = covered(path)
+        done = covered_rows(path)
         return done is not None and bool((rows & ~done).any())
     except DamageError:  # the shard's worker will report it
         return True

@@ -132,7 +132,7 @@ class ShardWorker:
         for output, path in paths.items():
             rows = task.rows
             if path.is_file():
-                done = parts.covered(path) if output.kind == "scores" else None
+                done = parts.covered_rows(path) if output.kind == "scores" else None
                 if done is None or not (rows := ~done if rows is None else rows & ~done).any():
                     continue
             key = None if rows is None else rows.tobytes()

@@ -58,7 +58,7 @@ def croissant_path(out: Path) -> Path:
     return out.with_name(f"{out.name}.croissant.json")
 
 
-def earlier(path: Path) -> dict[str, Any]:
+def read_croissant(path: Path) -> dict[str, Any]:
     """Returns the metadata that we wrote to a path; {} if there is none."""
     try:
         facts = json.loads(path.read_bytes())
@@ -83,7 +83,7 @@ def write_croissant(exporter: Exporter, subset: Subset, out: Path, pairs: int) -
     tables = [file for file in files if file.suffix == ".parquet"]
     if len(tables) > 1:
         parts = {"encodingFormat": _PARQUET, "includes": f"{out.name}/*.parquet"}
-        distribution.append(_named("FileSet", "parquet") | parts)
+        distribution.append(_entity("FileSet", "parquet") | parts)
     settings = {name: value for name, value in dataclasses.asdict(exporter).items() if name != "croissant"}
     steps, notes = subset.funnel, models_in_words(subset.used)
     facts = {
@@ -111,10 +111,10 @@ def write_croissant(exporter: Exporter, subset: Subset, out: Path, pairs: int) -
             **({"partial": dict(subset.partial)} if subset.partial else {}),
         },
     }
-    write_json(path, earlier(path) | json_ready(facts))
+    write_json(path, read_croissant(path) | json_ready(facts))
 
 
-def _named(kind: str, name: str) -> dict[str, Any]:
+def _entity(kind: str, name: str) -> dict[str, Any]:
     return {"@type": f"cr:{kind}", "@id": quote(name), "name": name}
 
 
@@ -123,7 +123,7 @@ def _file_object(file: Path, folder: Path) -> dict[str, Any]:
         digest = hashlib.file_digest(raw, "sha256").hexdigest()
     kind = _PARQUET if file.suffix == ".parquet" else mimetypes.guess_type(file.name)[0]
     relative = file.relative_to(folder).as_posix()
-    return _named("FileObject", relative) | {
+    return _entity("FileObject", relative) | {
         "contentUrl": relative,
         "contentSize": f"{file.stat().st_size} B",
         "encodingFormat": kind or "application/octet-stream",
@@ -135,13 +135,13 @@ def _record_sets(tables: Sequence[Path], distribution: Sequence[dict[str, Any]],
     """Returns one record set with the columns of the Parquet files; none without such files."""
     if not tables:
         return []
-    origin = next(one for one in reversed(distribution) if one["encodingFormat"] == _PARQUET)
+    origin = next(file for file in reversed(distribution) if file["encodingFormat"] == _PARQUET)
     source = {"fileObject" if origin["@type"] == "cr:FileObject" else "fileSet": {"@id": origin["@id"]}}
     known = run.columns
     fields = []
     for column in pq.read_schema(tables[0]):
         about = known[column.name][2].about if column.name in known else ""
-        field = _named("Field", f"pairs/{column.name}") | ({"description": about} if about else {})
+        field = _entity("Field", f"pairs/{column.name}") | ({"description": about} if about else {})
         field["source"] = source | {"extract": {"column": column.name}}
         field["dataType"] = "sc:Text"
         if pa.types.is_floating(column.type) or pa.types.is_integer(column.type):
@@ -150,4 +150,4 @@ def _record_sets(tables: Sequence[Path], distribution: Sequence[dict[str, Any]],
             field["dataType"] = "sc:ImageObject"
             field["source"]["transform"] = {"jsonPath": "bytes"}
         fields.append(field)
-    return [_named("RecordSet", "pairs") | {"field": fields}]
+    return [_entity("RecordSet", "pairs") | {"field": fields}]

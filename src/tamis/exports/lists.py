@@ -109,9 +109,9 @@ class KeysExport(Exporter):
                 if self.shard:
                     keys = [f"{shard}/{key}" for key in keys]
                 written = [_one_line(key) for key in keys]
-                broken += sum(one != key for one, key in zip(written, keys, strict=True))
+                broken += sum(line != key for line, key in zip(written, keys, strict=True))
                 first = np.flatnonzero(np.diff(rows, prepend=-1))  # a pair that is kept k times counts once
-                digests = (xxhash.xxh3_64_intdigest(written[place].encode()) for place in first)
+                digests = (xxhash.xxh3_64_intdigest(written[number].encode()) for number in first)
                 hashes.append(np.fromiter(digests, np.uint64, first.size))
                 file.writelines(f"{key}\n" for key in written)
         if broken:
@@ -240,7 +240,7 @@ class DroppedExport(_ParquetExport):
         verdict, run, written = subset.verdict, subset.run, 0
         if verdict.dropped_by is None:
             raise RunError(f"it is not known why pairs were dropped from {subset.name!r}. {verdict.problem}")
-        codes_of = [verdict.dropped_by[place] for place in run.row_ranges.values()]
+        codes_of = [verdict.dropped_by[span] for span in run.row_ranges.values()]
         judged = _scores(subset, codes_of)
         reasons = pa.array([reason.text for reason in verdict.why], pa.string())
         steps = pa.array([reason.step for reason in verdict.why], pa.int32())
@@ -273,7 +273,7 @@ def _scores(subset: Subset, codes_of: list[Codes]) -> Callable[[int], Float64s]:
     later = [code for code, reason in enumerate(verdict.why, start=1) if reason.step is None]
     seen = [block for block, codes in enumerate(codes_of) if codes.size and not np.isin(codes, later).all()]
     table = subset.run.table(verdict.names, blocks=seen)
-    place = {block: number for number, block in enumerate(seen)}
+    position = {block: number for number, block in enumerate(seen)}
     codes_by: dict[str, list[int]] = {}
     for code, reason in enumerate(verdict.why, start=1):
         if reason.score is not None:
@@ -285,7 +285,7 @@ def _scores(subset: Subset, codes_of: list[Codes]) -> Callable[[int], Float64s]:
         for text, codes in codes_by.items():
             fell = np.isin(codes_of[block], codes)
             if fell.any():
-                columns = table.read(place[block], sorted(parse(text).columns))
+                columns = table.read(position[block], sorted(parse(text).columns))
                 found[fell] = values[text](columns, fell.size)[fell]
         return found
 

@@ -81,13 +81,13 @@ class ShardsExport(Exporter):
         if not pool.has_images:
             raise RunError(f"{pool.spec.paths[0]} is metadata without images to copy: export npy, parquet or keys")
         _check_pool(subset)
-        rows = self.order(_complete(subset))
+        rows = self.order(_complete_rows(subset))
         firsts = range(0, rows.size or self.LEAST_FILES, self.shard_size)
         count, width = len(firsts), max(5, len(str(len(firsts))))
         names = [self.FILE_NAMES.format(number=number, width=width, count=count) for number in range(count)]
         self._begin(subset, out, names)
         outputs = {name: rows[first:][: self.shard_size] for name, first in zip(names, firsts, strict=True)}
-        done = _finished(out, outputs, self.FILE_NAMES.rpartition(".")[2])
+        done = _find_shards(out, outputs, self.FILE_NAMES.rpartition(".")[2])
         missing = {name: own for name, own in outputs.items() if name not in done}
         order = np.concatenate([np.empty(0, np.int64), *missing.values()])
         write_shard = self.shard_writer(subset)
@@ -107,7 +107,7 @@ class ShardsExport(Exporter):
         facts = read_json(manifest) if manifest.is_file() else {}
         if facts and facts.get("fingerprint") != self._fingerprint(subset):
             own = facts.get("files", ())
-            _finished(out, own, self.FILE_NAMES.rpartition(".")[2])  # before anything is deleted
+            _find_shards(out, own, self.FILE_NAMES.rpartition(".")[2])  # before anything is deleted
             for path in (out / name for name in own):
                 # A manifest may come from elsewhere, and a folder may be a link.
                 if path.parent.resolve() in (out.resolve(), out.resolve() / ".nv-meta"):
@@ -149,7 +149,7 @@ def _check_pool(subset: Subset) -> None:
         log.warning("%s: each is read from its start to its last kept sample", what)
 
 
-def _complete(subset: Subset) -> Rows:
+def _complete_rows(subset: Subset) -> Rows:
     """Returns the kept rows of the run, without samples that the end of a truncated shard cuts off."""
     rows, run = subset.rows(), subset.run
     if not run.statuses["shard_cut"]:
@@ -164,7 +164,7 @@ def _complete(subset: Subset) -> Rows:
     return found
 
 
-def _finished(folder: Path, planned: Container[str], ending: str) -> set[str]:
+def _find_shards(folder: Path, planned: Container[str], ending: str) -> set[str]:
     """Returns the names of the shards that are there; a foreign one is an error, because training would read it too."""
     shards = [path for path in sorted(folder.glob(f"*.{ending}")) if not path.name.startswith(".")]
     if foreign := [path for path in shards if path.name not in planned]:

@@ -127,15 +127,15 @@ def _write_tar(path: Path, samples: Iterable[KeptSample], prefix: str, weights: 
 
 def _with_caption(sample: KeptSample, pool: Pool) -> KeptSample:
     """Returns a sample with its caption as txt. If another was chosen, the alt-text is in the json."""
-    place = "txt" if pool.kind == "table" else (pool.spec.caption or "txt")
-    if sample.alt_text is None and place.lower() == "txt" and pool.kind != "table":
+    source = "txt" if pool.kind == "table" else (pool.spec.caption or "txt")
+    if sample.alt_text is None and source.lower() == "txt" and pool.kind != "table":
         return sample  # byte for byte, even if it is not UTF-8
     files, caption = dict(sample.files or {}), (sample.caption or "").encode()
     if sample.alt_text is not None:
-        name = place.removeprefix("json:")
+        name = source.removeprefix("json:")
         facts = {"alt_text" if name != "alt_text" else "alt_text_of_pool": sample.alt_text}
-        if name == place:
-            files[place.lower()] = caption
+        if name == source:
+            files[source.lower()] = caption
         elif pool.spec.captions is None:
             facts[name] = sample.caption or ""
         files = with_fields(files, **facts)

@@ -86,11 +86,11 @@ def interval_shapes(
     ends = [end for each in column if each for end in (each["low"], each["high"])] + ([] if mark is None else [mark])
     start, width = min(ends), (max(ends) - min(ends)) or 1.0
 
-    def place(value: float) -> float:
+    def position(value: float) -> float:
         return 2 + 96 * (value - start) / width
 
-    left, right = place(estimate["low"]), place(estimate["high"])
+    left, right = position(estimate["low"]), position(estimate["high"])
     shapes: Shapes = [{"class": "range", "x1": f"{left:.2f}", "x2": f"{right:.2f}", "y1": 50, "y2": 50}]
     shapes += [_upright("range", x, 30, 70) for x in (left, right)]
-    shapes.append(_upright("point", place(estimate["value"]), 8, 92))
-    return shapes if mark is None else [*shapes, _upright("cut", place(mark))]
+    shapes.append(_upright("point", position(estimate["value"]), 8, 92))
+    return shapes if mark is None else [*shapes, _upright("cut", position(mark))]

@@ -19,17 +19,17 @@ from tamis.core.arrays import U64, Float64s, Mask, Rows
 from tamis.core.types import INDEX_NUMBERS, Column
 from tamis.reports.distributions import Histogram, Tally, histograms, tallies
 from tamis.reports.formats import clip, names_of
-from tamis.reports.pairs import (
+from tamis.reports.page_pairs import (
     SIDES,
     Group,
     Painter,
     Pair,
     add_images,
+    current_groups,
     first_by,
     first_of_each,
     random_order,
     read_pairs,
-    shown_groups,
 )
 from tamis.runs import Run
 from tamis.runs.expression import parse
@@ -132,17 +132,12 @@ class Context:
         self._painted: set[int] = set()
 
     @cached_property
-    def statuses(self) -> Mapping[str, int]:
-        """The number of pairs of each status."""
-        return self.run.statuses
-
-    @cached_property
     def of_status(self) -> Mapping[str, Sequence[int]]:
         """The first `MOSAIC` random rows of each status."""
 
         def masks(columns: Mapping[str, Any]) -> dict[str, Mask]:
             words = columns["status"].cast(pa.string())
-            return {status: pc.equal(words, status).to_numpy(zero_copy_only=False) for status in self.statuses}
+            return {status: pc.equal(words, status).to_numpy(zero_copy_only=False) for status in self.run.statuses}
 
         found = first_of_each(self.table, ["status"], masks, self.order, MOSAIC)
         return {status: rows for status, (_, rows) in found.items()}
@@ -177,11 +172,11 @@ class Context:
     def groups(self) -> Mapping[int, Sequence[Group]]:
         """The largest groups of repeated images that steps of the first subsets found, by the subset's place."""
         found = {}
-        for place, subset in enumerate(self.subsets[:GALLERIES]):
+        for position, subset in enumerate(self.subsets[:GALLERIES]):
             steps = [line.get("facts") or {} for line in subset.funnel]
-            groups = shown_groups((each for step in steps for each in step.get("largest_groups", ())), self.table)
+            groups = current_groups((each for step in steps for each in step.get("largest_groups", ())), self.table)
             if groups:
-                found[place] = groups
+                found[position] = groups
         return found
 
     @cached_property
@@ -189,13 +184,13 @@ class Context:
         """Per subset: the number of rows dropped for each reason of its verdict, in the order of the codes."""
         return [drop_counts(verdict) for verdict in self.verdicts]
 
-    def shown_reasons(self, place: int) -> Sequence[int]:
+    def shown_reasons(self, position: int) -> Sequence[int]:
         """Returns the codes of the reasons that are shown with images: the first `REASONS` of each step."""
-        if place >= GALLERIES:
+        if position >= GALLERIES:
             return ()
-        verdict, of_step = self.verdicts[place], Counter[int | None]()
+        verdict, of_step = self.verdicts[position], Counter[int | None]()
         cuts, found = {cut.code for cut in verdict.cuts}, []
-        for code, (reason, rows) in enumerate(zip(verdict.why, self.dropped[place], strict=False), start=1):
+        for code, (reason, rows) in enumerate(zip(verdict.why, self.dropped[position], strict=False), start=1):
             if (rows or code in cuts) and of_step[reason.step] < REASONS:
                 of_step[reason.step] += 1
                 found.append(code)
@@ -227,17 +222,17 @@ class Context:
         """The thresholds of each subset, by column (the page's name), and by score that a recipe computes."""
         columns: dict[str, list[list[float]]] = {}
         computed: dict[Computed, list[list[float]]] = {}
-        for place, verdict in enumerate(self.verdicts):
+        for position, verdict in enumerate(self.verdicts):
             for cut in verdict.cuts:
                 marks: list[list[float]] = [[] for _ in self.subsets]
                 line = parse(cut.score).line
                 if line is not None:  # a threshold on -text_area is drawn on text_area
                     column, factor, offset = line
                     marks = columns.setdefault(self.short(verdict.names.get(column, column)), marks)
-                    marks[place] += sorted((mark - offset) / factor for mark in cut.marks)
+                    marks[position] += sorted((mark - offset) / factor for mark in cut.marks)
                 else:
                     score = cut.score, tuple(sorted(verdict.names.items()))
-                    computed.setdefault(score, marks)[place] += cut.marks
+                    computed.setdefault(score, marks)[position] += cut.marks
         return columns, computed
 
     @cached_property

@@ -61,8 +61,8 @@ def whole_column(table: Table, name: str) -> Float32s:
     """Reads a whole number column: (rows,) float32."""
     values = np.empty(len(table), np.float32)
 
-    def read(place: slice, columns: dict[str, Any]) -> None:
-        values[place] = as_numbers(columns[name])
+    def read(rows: slice, columns: dict[str, Any]) -> None:
+        values[rows] = as_numbers(columns[name])
 
     list(table.map([name], read))
     return values
@@ -110,10 +110,10 @@ def _edges(
 ) -> NDArray[np.float64]:
     """Returns the edges of the bars. The axis excludes long tails, except where there is a cut."""
     first, last = quantiles[QUANTILES[0]], quantiles[QUANTILES[-1]]
-    near, far = max(low, _rounded(first, up=False)), min(high, _rounded(last, up=True))
+    near, far = max(low, _round(first, up=False)), min(high, _round(last, up=True))
     reach = max(far - near, 0.0)
     start, stop = min([near, *cuts]), max([far, *cuts])
-    alike = _rounded(first, up=False) == _rounded(last, up=False)  # nearly all values are equal: show the others
+    alike = _round(first, up=False) == _round(last, up=False)  # nearly all values are equal: show the others
     if alike or low >= start - _LONG_TAIL * reach:
         start = low
     if alike or high <= stop + _LONG_TAIL * reach:
@@ -130,7 +130,7 @@ def _edges(
     return np.linspace(start, stop, BARS + 1)
 
 
-def _rounded(value: float, *, up: bool) -> float:
+def _round(value: float, *, up: bool) -> float:
     """Rounds a float32 down (or `up`) to 16 significant bits."""
     bits = int(np.float32(value).view(np.uint32))
     grows = up != bool(bits >> 31)
@@ -190,8 +190,8 @@ def tallies(table: Table, names: Sequence[str], keeps: Sequence[Mask]) -> dict[s
     totals: dict[str, dict[str | None, Any]] = {name: {} for name in names}
     many: dict[str, Tally] = {}
 
-    def look(place: slice, columns: dict[str, Any]) -> dict[str, dict[str | None, Any]]:
-        return {name: _count(columns[name], [keep[place] for keep in keeps]) for name in names if name not in many}
+    def look(rows: slice, columns: dict[str, Any]) -> dict[str, dict[str | None, Any]]:
+        return {name: _count(columns[name], [keep[rows] for keep in keeps]) for name in names if name not in many}
 
     for block in table.map(names, look) if names else ():
         for name, counts in block.items():
@@ -224,7 +224,7 @@ def _count(column: Any, keeps: Sequence[Mask]) -> dict[str | None, Any]:
     places = words.indices.fill_null(len(values)).to_numpy(zero_copy_only=False)
     counts = [np.bincount(among, minlength=len(values) + 1) for among in (places, *(places[keep] for keep in keeps))]
     stacked = np.stack(counts, axis=1).astype(np.int64)
-    return {word: stacked[place] for place, word in enumerate([*values, None]) if stacked[place, 0]}
+    return {word: stacked[code] for code, word in enumerate([*values, None]) if stacked[code, 0]}
 
 
 def frequencies(captions: Sequence[str], keeps: Sequence[Mask]) -> list[list[dict[str, Any]]]:

@@ -120,11 +120,11 @@ def names_of(subsets: Sequence[Subset]) -> list[dict[str, Any]]:
     """Returns `place`, `label`, `kept` rows and `times` with repeats of each subset; a repeated label gets a number."""
     seen: Counter[str] = Counter()
     names = []
-    for place, subset in enumerate(subsets):
-        label = f"{subset.name}{_changed(subset, subsets)}"
+    for position, subset in enumerate(subsets):
+        label = f"{subset.name}{_changes(subset, subsets)}"
         seen[label] += 1
         label = label if seen[label] == 1 else f"{label} ({seen[label]})"
-        names.append({"place": place, "label": label, "kept": subset.kept, "times": len(subset)})
+        names.append({"place": position, "label": label, "kept": subset.kept, "times": len(subset)})
     return names
 
 
@@ -133,7 +133,7 @@ def colour(subset: Mapping[str, Any]) -> str:
     return f"c{subset['place'] % _COLOURS + 1}"
 
 
-def _changed(subset: Subset, others: Sequence[Subset]) -> str:
+def _changes(subset: Subset, others: Sequence[Subset]) -> str:
     """Returns ", fraction 0.2" if a recipe differs from the shipped one, or from others of its name; else ""."""
     is_shipped = subset.name in shipped()
     same = [other.recipe for other in others if other.name == subset.name]
@@ -142,7 +142,7 @@ def _changed(subset: Subset, others: Sequence[Subset]) -> str:
         return ", other steps" if is_shipped else ""
     settings, usual = _settings(subset.recipe), [_settings(each) for each in known]
     changed = [path for path in settings if any(path not in each or each[path] != settings[path] for each in usual)]
-    named = [f", {path[-1].replace('_', ' ')} {clip(_written(settings[path]), _VALUE)}" for path in changed[:_NAMED]]
+    named = [f", {path[-1].replace('_', ' ')} {clip(_as_text(settings[path]), _VALUE)}" for path in changed[:_NAMED]]
     return "".join(named) + (f", {len(changed) - _NAMED} more" if len(changed) > _NAMED else "")
 
 
@@ -160,12 +160,12 @@ def _settings(recipe: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
             inner = dict(enumerate(value)).items()
         else:
             return {path: value}
-        return {place: leaf for key, each in inner for place, leaf in walk(each, (*path, str(key))).items()}
+        return {position: leaf for key, each in inner for position, leaf in walk(each, (*path, str(key))).items()}
 
     return walk(recipe.get("select") or {}, ())
 
 
-def _written(value: Any) -> str:
+def _as_text(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from jinja2 import Environment
 
 from tamis.core.errors import escape_controls
-from tamis.reports.pairs import thumbnail
+from tamis.reports.page_pairs import thumbnail
 from tamis.runs.stream import samples_of
 from tamis.runs.subset import Subset
 

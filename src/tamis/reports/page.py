@@ -20,7 +20,7 @@ import jinja2
 import numpy as np
 import yaml
 
-from tamis.core.errors import RunError, plural
+from tamis.core.errors import plural
 from tamis.core.files.storage import writing
 from tamis.core.files.targets import check_ending, check_target
 from tamis.core.types import STATUSES
@@ -28,7 +28,7 @@ from tamis.core.version import __version__
 from tamis.reports import charts, formats
 from tamis.reports.context import GALLERIES, Context, Facts
 from tamis.reports.distributions import RARE
-from tamis.reports.pairs import Pair
+from tamis.reports.page_pairs import Pair
 from tamis.reports.sections import bench, findings, pool, scores, subsets, text, values
 from tamis.runs import Run
 from tamis.runs.subset import Subset, partial_facts
@@ -85,12 +85,9 @@ def write_report(run: Run, subsets: Sequence[Subset], out: Path, *, overwrite: b
     Images come from the run's pool. Returns the path of the page.
 
     Raises:
-        RunError: a subset belongs to another run, a file of the run is damaged, or the page cannot be written.
+        RunError: a file of the run is damaged, or the page cannot be written.
     """
     check_page(out, overwrite=overwrite, read=run.pool_files)
-    for subset in subsets:
-        if subset.run.path.resolve() != run.path.resolve():
-            raise RunError(f"the subset {subset.name!r} is of {subset.run.path}, not of {run.path}: select it again")
     facts = gather(Context(run, subsets))
     partly = partial_facts(run)  # comes first in the file if shards are missing
     text = as_json({**({"partial": partly} if partly else {}), "tamis": __version__, **facts})

@@ -80,17 +80,17 @@ def audit(run: Run, keeps: Sequence[Mask], by: Sequence[str] = ()) -> list[list[
         if table.kind(column) == "vector":
             raise RecipeError(f"audit: {column!r} holds embeddings: name a column of words or numbers, such as cluster")
 
-        def count(place: slice, columns: dict[str, Any], column: str = column) -> pa.Table:
-            return _sums(pa.table({"value": _values(columns[column])} | {name: masks[name][place] for name in masks}))
+        def count(span: slice, columns: dict[str, Any], column: str = column) -> pa.Table:
+            return _sums(pa.table({"value": _values(columns[column])} | {name: masks[name][span] for name in masks}))
 
         counts = pa.concat_tables([nothing, *table.map([column], count)]).filter(pc.field("value").is_valid())
-        values, rows, *of_subsets = (one.to_pylist() for one in _sums(counts).columns)
-        large = [place for place in range(len(rows)) if rows[place] >= LEAST]
-        if by or 2 * sum(rows[place] for place in large) >= sum(rows):  # else they are ids or free text
+        values, rows, *of_subsets = (sums.to_pylist() for sums in _sums(counts).columns)
+        large = [n for n in range(len(rows)) if rows[n] >= LEAST]
+        if by or 2 * sum(rows[n] for n in large) >= sum(rows):  # else they are ids or free text
             for groups, kept in zip(found, of_subsets, strict=True):
                 totals = sum(rows), sum(kept)
                 groups += [(column, values[n], rows[n], kept[n], *totals) for n in large if totals[1]]
-    return [_tested(groups) for groups in found]
+    return [_compare(groups) for groups in found]
 
 
 def _sums(table: pa.Table) -> pa.Table:
@@ -99,7 +99,7 @@ def _sums(table: pa.Table) -> pa.Table:
     return table.group_by(first).aggregate([(name, "sum") for name in names]).rename_columns(table.column_names)
 
 
-def _tested(found: Sequence[tuple[str, str, int, int, int, int]]) -> list[Group]:
+def _compare(found: Sequence[tuple[str, str, int, int, int, int]]) -> list[Group]:
     """Compares groups: (column, value, rows, kept) of each, then rows and kept of all with a value."""
     chances = [chance_of_share(kept, rows, all_kept, all_rows) for *_, rows, kept, all_rows, all_kept in found]
     groups = []
@@ -108,7 +108,9 @@ def _tested(found: Sequence[tuple[str, str, int, int, int, int]]) -> list[Group]
         share, fair = share_interval(kept, rows), all_kept / all_rows
         ratio = Estimate(share.value / fair, share.low / fair, share.high / fair, rows)
         groups.append(Group(column=column, value=value, rows=rows, kept=kept, ratio=ratio, chance=chance, rate=rate))
-    return sorted(groups, key=lambda one: (not one.shrinks, one.ratio.value, -one.rows, one.column, one.value))
+    return sorted(
+        groups, key=lambda group: (not group.shrinks, group.ratio.value, -group.rows, group.column, group.value)
+    )
 
 
 def _values(column: Any) -> Any:

@@ -244,11 +244,11 @@ def _folder(work: _Check, folder: Path, good: set[str]) -> None:
     for usual, _ in Counter(widths.values()).most_common(1):
         for path in (path for path, width in widths.items() if width != usual):
             work.note("damaged", path, f"it holds {widths[path]} numbers per row, most other shards {usual}")
-    _side_files(work, folder, facts.get("side_files", {}), {description.name, *(f"{one}{ending}" for one in there)})
+    _side_files(work, folder, facts.get("side_files", {}), {description.name, *(f"{shard}{ending}" for shard in there)})
 
 
 def _side_files(work: _Check, folder: Path, notes: Mapping[str, Mapping[str, object]], known: set[str]) -> None:
-    for name in sorted((files(folder) | {one.name for one in folders(folder)} | set(notes)) - known):
+    for name in sorted((files(folder) | {inner.name for inner in folders(folder)} | set(notes)) - known):
         path, noted = folder / name, notes.get(name)
         if noted and not path.is_file():
             work.note("missing", path, "a side file")

@@ -22,11 +22,11 @@ def maker_of(run: Run, column: str) -> dict[str, Any]:
 def models_in_words(makers: Sequence[Mapping[str, Any]]) -> list[str]:
     """Returns sentences: which models made columns, and which of them know only the lab's drawings."""
     made = []
-    for one in makers:
-        named = f" (the recipe names {' and '.join(one['named'])})" if one.get("named") else ""
-        made += [f"{one['label']} of {' and '.join(one['models'])}{named}"] if one["models"] else []
+    for maker in makers:
+        named = f" (the recipe names {' and '.join(maker['named'])})" if maker.get("named") else ""
+        made += [f"{maker['label']} of {' and '.join(maker['models'])}{named}"] if maker["models"] else []
     by = [f"Chosen by {', '.join(dict.fromkeys(made))}"] if made else []
-    return by + drawn_world({one["label"]: one["models"] for one in makers})
+    return by + drawn_world({maker["label"]: maker["models"] for maker in makers})
 
 
 def drawn_world(models: Mapping[str, Iterable[str]]) -> list[str]:

@@ -146,7 +146,9 @@ def write_scores(
         else:
             numbers = np.asarray(values[column.name], np.float32)
             arrays[column.name] = pa.array(numbers, pa.float32(), mask=np.isnan(numbers))
-    arrays["reason"] = pa.array([one and short_reason(one) for one in reasons], pa.string()).dictionary_encode()
+    arrays["reason"] = pa.array(
+        [reason and short_reason(reason) for reason in reasons], pa.string()
+    ).dictionary_encode()
     words = sorted(column.name for column in columns if column.kind == "word")
     # Scores hardly compress, and plain columns are read several times as fast: selection reads every row.
     write_parquet(
@@ -166,7 +168,7 @@ def asked_of(path: Path) -> int | None:
     return None if asked is None else int(asked)
 
 
-def covered(path: Path, owner: Owner | None = None) -> Mask | None:
+def covered_rows(path: Path, owner: Owner | None = None) -> Mask | None:
     """Returns the rows that a score part covers, (rows,) bool; None: all."""
     if asked_of(path) is None:
         return None
@@ -181,14 +183,14 @@ def spread(path: Path, table: pa.Table, rows: Mask, outside: str, *, uids: str) 
     nothing = pa.table({field.name: pa.nulls(1, field.type) for field in table.schema})
     reason = pa.array([f"{NOT_ASKED}: outside {outside}"])
     pieces = [nothing.set_column(nothing.schema.get_field_index("reason"), "reason", reason), table]
-    place, asked, owner = np.zeros(rows.size, np.int64), rows, Owner(rows.size, uids)
+    positions, asked, owner = np.zeros(rows.size, np.int64), rows, Owner(rows.size, uids)
     if path.is_file():
         pieces.append(read_columns(path, table.column_names, owner).cast(table.schema))
-        before = covered(path, owner)
+        before = covered_rows(path, owner)
         before = np.ones(rows.size, bool) if before is None else before
-        place[before], asked = 1 + table.num_rows + np.flatnonzero(before), rows | before
-    place[rows] = 1 + np.arange(table.num_rows)
-    return pa.concat_tables(pieces).take(pa.array(place)), int(np.count_nonzero(asked))
+        positions[before], asked = 1 + table.num_rows + np.flatnonzero(before), rows | before
+    positions[rows] = 1 + np.arange(table.num_rows)
+    return pa.concat_tables(pieces).take(pa.array(positions)), int(np.count_nonzero(asked))
 
 
 def read_columns(path: Path, names: Sequence[str] | None, owner: Owner | None = None) -> pa.Table:

@@ -296,7 +296,7 @@ class Run:
         """Size and time of each shard's file when it was indexed."""
         return tuple(facts.stamp for facts in self.footers)
 
-    @property
+    @cached_property
     def statuses(self) -> Counter[str]:
         """Number of rows by status."""
         return sum((facts.statuses for facts in self.footers), Counter())
@@ -324,7 +324,9 @@ class Run:
             columns = tuple(Column(**column) for column in facts["columns"])
             if facts.get("within") and (asked := self._asked_in(folder, shards)) is not None:
                 about = f"scored of {asked:,} of {len(self):,} pairs, the others were not requested"
-                columns = tuple(replace(one, about=f"{one.about}; {about}" if one.about else about) for one in columns)
+                columns = tuple(
+                    replace(column, about=f"{column.about}; {about}" if column.about else about) for column in columns
+                )
             sets[label] = ScoreSet(folder, label, columns, facts, frozenset(shards), asked)
         return sets
 
@@ -523,7 +525,7 @@ class Run:
         if group.label not in self._asked:
             found = self._asked[group.label] = np.ones(len(self), bool)
             for shard in group.shards.intersection(self.shards):
-                done = parts.covered(group.folder / f"{shard}.parquet", self.owner(shard))
+                done = parts.covered_rows(group.folder / f"{shard}.parquet", self.owner(shard))
                 found[self.row_ranges[shard]] = True if done is None else done
         return self._asked[group.label]
 

@@ -66,6 +66,9 @@ _INDEX_THREADS = 4  # Arrow releases the GIL
 _PATIENCE = 3  # failed jobs in a row before a shard is skipped: on a store, each may take minutes
 
 
+_Samples = Generator["KeptSample", None, None]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptSample:
     """A sample from a stream. Fields that were not requested are None.
@@ -147,17 +150,17 @@ def samples_of(
     at_least_one(ahead=ahead, **({} if threads is None else {"threads": threads}))
     run = source if isinstance(source, Run) else source.run
     run.check_complete()
-    rows = _ordered(source, order)
+    rows = _check_order(source, order)
     wanted = frozenset(fields)
     if wanted & _FROM_FILES and not run.pool.has_images:
         raise RunError(f"{run.pool.spec.paths[0]} holds no image files: ask for caption, key, uid or status alone")
     stream = _Stream(run, rows, wanted, threads, ahead, errors == "mark")
     samples = stream.samples(stop=errors == "raise")
     others = other_captions(source) if isinstance(source, Subset) and "caption" in wanted else None
-    return _chosen(samples, others) if others else samples
+    return _replace_captions(samples, others) if others else samples
 
 
-def _chosen(samples: Generator[KeptSample, None, None], others: OtherCaptions) -> Generator[KeptSample, None, None]:
+def _replace_captions(samples: _Samples, others: OtherCaptions) -> _Samples:
     """Replaces alt-texts by the captions that were chosen instead."""
     with closing(samples):
         for sample in samples:
@@ -166,7 +169,7 @@ def _chosen(samples: Generator[KeptSample, None, None], others: OtherCaptions) -
             yield sample if text is None else replace(sample, caption=text, alt_text=sample.caption or "")
 
 
-def _ordered(source: Subset | Run, order: NDArray[np.integer[Any]] | Sequence[int] | None) -> Rows:
+def _check_order(source: Subset | Run, order: NDArray[np.integer[Any]] | Sequence[int] | None) -> Rows:
     if order is None:
         return np.arange(len(source), dtype=np.int64) if isinstance(source, Run) else source.rows()
     rows = np.asarray(order)
@@ -237,7 +240,7 @@ class _Stream:
         self._indexes: OrderedDict[int, tuple[Rows, pa.Table]] = OrderedDict()  # by shard; only rows that are needed
         self._open: set[_Source] = set()
 
-    def samples(self, *, stop: bool) -> Generator[KeptSample, None, None]:
+    def samples(self, *, stop: bool) -> _Samples:
         """Yields the samples; with `stop`, a problem raises."""
         with ExitStack() as stack:
             stack.callback(self._close)
@@ -245,7 +248,7 @@ class _Stream:
             for executor in executors:
                 stack.callback(executor.shutdown, cancel_futures=True)
             samples = self._read_all(executors[0])
-            for sample in self._decoded(samples, executors[1]) if "pixels" in self._fields else samples:
+            for sample in self._decode(samples, executors[1]) if "pixels" in self._fields else samples:
                 if stop and sample.problem is not None:
                     key = self._run.index(sample.shard, ["key"]).column("key")[sample.row_in_shard].as_py()
                     what = f"the sample {key!r} of the shard {sample.shard!r} cannot be read"
@@ -436,7 +439,7 @@ class _Stream:
             problem=problem,
         )
 
-    def _decoded(self, samples: Iterator[KeptSample], executor: ThreadPoolExecutor) -> Iterator[KeptSample]:
+    def _decode(self, samples: Iterator[KeptSample], executor: ThreadPoolExecutor) -> Iterator[KeptSample]:
         """Adds the pixels; decodes up to twice as many images ahead as there are threads."""
         waiting: deque[tuple[KeptSample, Future[Pixels] | None, int]] = deque()
         held = 0

@@ -251,7 +251,7 @@ class Subset:
         kept = run.path / "subsets" / f"{path}.parquet"
         path = kept if kept.is_file() and not path.is_file() else path  # an export may be a folder of that name
         if not path.exists():
-            near = nearest(str(path), [one.stem for one in kept.parent.glob("*.parquet")])
+            near = nearest(str(path), [file.stem for file in kept.parent.glob("*.parquet")])
             raise RunError(f"there is no subset {path}{near}; make one with `tamis select RUN --recipe R --out FILE`")
         file = SubsetFile(path)
         facts = file.facts
@@ -439,9 +439,9 @@ class OtherCaptions:
 
     def of(self, row: int) -> str | None:
         """Returns the text of a row of the run; None if it carries its alt-text."""
-        place = int(np.searchsorted(self.rows, row))
-        here = place < self.rows.size and self.rows[place] == row
-        return str(self.texts[place]) if here else None
+        position = int(np.searchsorted(self.rows, row))
+        here = position < self.rows.size and self.rows[position] == row
+        return str(self.texts[position]) if here else None
 
     def instead(self, rows: Rows, captions: pa.Array) -> pa.Array:
         """Returns the captions of rows of the run, with other captions in the place of alt-texts."""
@@ -523,7 +523,7 @@ def combine(left: Subset, right: Subset, sign: Sign) -> Subset:
         raise ValueError(f"{left.name!r} and {right.name!r} are not of one run: {left.run.path}, {right.run.path}")
     keep = {"&": left.keep & right.keep, "|": left.keep | right.keep, "-": left.keep & ~right.keep}[sign]
     chosen = join_rows([left] if sign == "-" else [left, right], keep, every=sign != "|")
-    columns = sorted({one.captions_from for one in (left, right)} - {""})
+    columns = sorted({subset.captions_from for subset in (left, right)} - {""})
     if len(columns) > 1:
         raise ValueError(f"{left.name!r} and {right.name!r} have other captions from different columns: {columns}")
     verdict = _combine_verdicts(left, right, sign, keep)
@@ -533,7 +533,7 @@ def combine(left: Subset, right: Subset, sign: Sign) -> Subset:
         for code, count in zip(*np.unique(verdict.dropped_by[~keep], return_counts=True), strict=True):
             dropped[verdict.why[code - 1].text] += int(count)
     line = {"step": step, "before": keep.size, "kept": int(keep.sum()), "dropped": dict(dropped), "cut": None}
-    names = [f"({one.name})" if " " in one.name else one.name for one in (left, right)]
+    names = [f"({subset.name})" if " " in subset.name else subset.name for subset in (left, right)]
     return replace(
         left,
         keep=keep,
@@ -544,7 +544,7 @@ def combine(left: Subset, right: Subset, sign: Sign) -> Subset:
         reads=sorted({*left.reads, *right.reads}),
         verdict=verdict,
         partial=left.partial or right.partial,
-        used=[*left.used, *(one for one in right.used if one not in left.used)],
+        used=[*left.used, *(maker for maker in right.used if maker not in left.used)],
     )
 
 

@@ -103,7 +103,7 @@ class ScoreWriter(PartWriter):
         super().__init__()
         self.columns, self.rows, self.outside = signal.columns, rows, outside
         if rows is not None:  # maybe none of them
-            kinds = {one.name: pa.float32() if one.kind == "number" else pa.string() for one in self.columns}
+            kinds = {column.name: pa.float32() if column.kind == "number" else pa.string() for column in self.columns}
             self._batches.append(pa.schema({**kinds, "reason": pa.string()}.items()).empty_table())
 
     def _rows(self, value: Any, samples: Sequence[Sample]) -> pa.Table:
@@ -204,7 +204,9 @@ class Unfinished:
 
     def add(self, samples: Sequence[Sample]) -> None:
         """Records a batch that the writers have; writes a file if it is time."""
-        self._samples += [{"uid_hi": one.uid[0], "uid_lo": one.uid[1], "status": one.status} for one in samples]
+        self._samples += [
+            {"uid_hi": sample.uid[0], "uid_lo": sample.uid[1], "status": sample.status} for sample in samples
+        ]
         if time.monotonic() - self._last < EVERY_SECONDS:
             return
         start = len(self.uids)
@@ -217,7 +219,7 @@ class Unfinished:
         path = self.folder / f"{self.what}-{self._files:05}.parquet"
         write_parquet(path, table, uids=None, facts=facts, row_group_size=_ROW_GROUP, compression="ZSTD")
         self._files += 1
-        self.uids += [(one["uid_hi"], one["uid_lo"]) for one in self._samples]
+        self.uids += [(sample["uid_hi"], sample["uid_lo"]) for sample in self._samples]
         self._samples = []
         self._last = time.monotonic()
 

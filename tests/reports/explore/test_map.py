@@ -14,7 +14,7 @@ from factories import uids_in
 import tamis
 from tamis.commands.select import select
 from tamis.core.errors import RecipeError
-from tamis.reports.explore.columns import NONE, CachedRun, places_of
+from tamis.reports.explore.cached_run import NONE, CachedRun, word_codes
 from tamis.reports.explore.layout import positions, top_words
 from tamis.reports.explore.near import Near, inside_polygon
 from tamis.reports.explore.queries import LEVELS, Explorer
@@ -168,7 +168,7 @@ def test_a_row_without_a_value_has_no_colour(laid: Path) -> None:
     assert codes[rows != 5].tolist() == [NONE] * 58
     assert facts["none"] == 58
     table = MemoryTable({"w": ["a", None, "b", "c"]})
-    assert places_of(table, "w", pa.chunked_array([["c", "a"]]), other=9).tolist() == [1, NONE, 9, 0]
+    assert word_codes(table, "w", pa.chunked_array([["c", "a"]]), other=9).tolist() == [1, NONE, 9, 0]
 
 
 def test_the_page_gets_positions_as_bytes(page: Page) -> None:

@@ -11,8 +11,8 @@ from factories import caption, pair
 
 from tamis.core.errors import RecipeError
 from tamis.reports.explore import near as near_module
-from tamis.reports.explore.columns import CachedRun
-from tamis.reports.explore.layout import principal
+from tamis.reports.explore.cached_run import CachedRun
+from tamis.reports.explore.layout import principal_components
 from tamis.reports.explore.near import Near, inside_polygon
 from tamis.runs.manifest import sign_description
 
@@ -99,7 +99,7 @@ def test_a_model_that_has_changed_since_is_not_searched_with(clip_run: Path, tmp
 def test_the_map_is_the_plane_of_the_singular_value_decomposition() -> None:
     random = np.random.default_rng(1)
     vectors = (random.normal(size=(200, 6)) * [5, 3, 1, 1, 1, 0.5]).astype(np.float32)
-    points, project, shares = principal(lambda rows: vectors[rows], np.arange(200), 2)
+    points, project, shares = principal_components(lambda rows: vectors[rows], np.arange(200), 2)
     assert project(np.array([7]))[0].tolist() == pytest.approx(points[7].tolist(), rel=1e-4)
     centred = vectors - vectors.mean(axis=0)
     left, values, _ = np.linalg.svd(centred.astype(np.float64), full_matrices=False)

@@ -15,13 +15,13 @@ from explored_page import served
 from PIL import Image
 
 import tamis
-from tamis.reports.explore import columns
-from tamis.reports.explore import images as image_module
-from tamis.reports.explore.columns import CachedRun, View
-from tamis.reports.explore.images import Images, NoImage
+from tamis.reports.explore import cached_run
+from tamis.reports.explore import image_cache as image_module
+from tamis.reports.explore.cached_run import CachedRun, View
+from tamis.reports.explore.image_cache import Images, NoImage
 from tamis.reports.explore.pages import copies, pair_facts
 from tamis.reports.explore.queries import Explorer, as_yaml
-from tamis.reports.pairs import random_order, scrambled
+from tamis.reports.page_pairs import random_order, scramble_uids
 from tamis.runs import Run, parts
 from tamis.runs.subset import Subset
 from tamis.runs.table import MemoryTable
@@ -151,7 +151,7 @@ def test_pairs_of_one_uid_are_not_neighbours_in_the_random_order() -> None:
     low = np.arange(300, dtype=np.uint64)
     low[150:] = low[150]  # half of the rows have one uid
     table = MemoryTable({"x": np.zeros(300)}, uids=(np.zeros(300, np.uint64), low), block=70)
-    one, plain = random_order(table), scrambled(table)
+    one, plain = random_order(table), scramble_uids(table)
     assert (one[:150] == plain[:150]).all()  # the others stay where they were
     assert np.unique(one).size == 300
     beside = np.diff(np.argsort(one) >= 150)
@@ -193,7 +193,7 @@ def test_a_view_follows_tags_whose_number_stays_the_same(explorer: Explorer, tmp
 def test_all_pairs_of_a_view_are_tagged_listed_or_not(
     explorer: Explorer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(columns, "LISTED", 5)
+    monkeypatch.setattr(cached_run, "LISTED", 5)
     shutil.copytree(explorer.run.path, tmp_path / "run")
     with served(tmp_path / "run") as page:
         cut = {"name": "cut", "select": [{"at_least": {"score": "words", "value": 4, "missing": "drop"}}]}
@@ -246,13 +246,13 @@ def test_words_are_counted_as_python_would() -> None:
     keep = np.arange(len(everything)) % 3 != 0
     pool = Counter(word for word in everything if word is not None)
     kept = Counter(word for word, here in zip(everything, keep, strict=True) if here and word is not None)
-    counts = columns.counted(table, "word")
+    counts = cached_run.count_words(table, "word")
     assert dict(zip(counts["word"].to_pylist(), counts["n"].to_pylist(), strict=True)) == pool
     for part in ("", "ss", "ß", "B", "i", "fi", "Ω", "nothing"):
-        found = columns.containing(counts, part)
+        found = cached_run.words_containing(counts, part)
         words = found["word"].to_pylist()
         assert sorted(words) == sorted(word for word in pool if part.lower() in word.lower())
-        among = columns.counted_among(table, "word", found["word"], keep)
+        among = cached_run.count_words_among(table, "word", found["word"], keep)
         assert among.tolist() == [kept[word] for word in words]
 
 

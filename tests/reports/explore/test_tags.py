@@ -12,11 +12,11 @@ from factories import pair, write_pool, write_tar
 
 import tamis
 from tamis.core.errors import RecipeError, RunError
-from tamis.reports.explore.columns import CachedRun
-from tamis.reports.explore.images import Images
+from tamis.reports.explore.cached_run import CachedRun
+from tamis.reports.explore.image_cache import Images
 from tamis.reports.explore.pages import Pages
 from tamis.reports.explore.queries import Explorer
-from tamis.reports.explore.tags import Tags
+from tamis.reports.explore.tagging import Tags
 from tamis.runs import claims, manifest, parts
 from tamis.runs.claims import claim_shard
 

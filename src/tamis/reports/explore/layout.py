@@ -82,7 +82,7 @@ def positions(table: Table, names: Sequence[str], there: Mask, *, sample: int, s
     """Returns the position of every row in [-1, 1]: (rows, 2) float32, NaN where there is no embedding."""
     every = np.flatnonzero(there)
     laid = np.sort(order_by_uid(table, every, seed=seed)[:sample])
-    vectors, project, _ = principal(lambda rows: joined(table, names, rows), laid, _DIMENSIONS)
+    vectors, project, _ = principal_components(lambda rows: read_unit_rows(table, names, rows), laid, _DIMENSIONS)
     points = vectors[:, :2] if laid.size < _FEW else embed(vectors, seed=seed)
     low, high = points.min(axis=0), points.max(axis=0)
     points = (points - (low + high) / 2) / max(float((high - low).max()) / 2, 1e-12)
@@ -121,7 +121,7 @@ def embed(vectors: Float32s, *, seed: int) -> Float32s:
         faiss.omp_set_num_threads(threads)  # with a seed, pacmap sets it to 1
 
 
-def joined(table: Table, names: Sequence[str], rows: Rows) -> Float32s:
+def read_unit_rows(table: Table, names: Sequence[str], rows: Rows) -> Float32s:
     """Returns the stored embeddings of some rows, each of length 1, one after the other: (n, d); NaN where missing."""
     return np.concatenate([unit_rows(table.vectors(name, rows)) for name in names], axis=1)
 
@@ -130,7 +130,7 @@ def chunks(rows: Rows) -> list[Rows]:
     return [rows[start : start + _CHUNK] for start in range(0, rows.size, _CHUNK)]
 
 
-def principal(read: Reader, rows: Rows, count: int) -> tuple[Float32s, Reader, Float64s]:
+def principal_components(read: Reader, rows: Rows, count: int) -> tuple[Float32s, Reader, Float64s]:
     """Returns the first principal components of rows' vectors: coordinates (n, k), a function that returns those of
     other rows, and the share of the variance along each.
 
@@ -174,7 +174,7 @@ def top_words(
         chosen: list[str] = []
         for term in np.argsort(-weights * (occurs > 1), kind="stable")[:12].tolist():
             word = vocabulary[term]
-            if occurs[term] > 1 and not any(word.startswith(one) or one.startswith(word) for one in chosen):
+            if occurs[term] > 1 and not any(word.startswith(better) or better.startswith(word) for better in chosen):
                 chosen.append(word)
         named.append(chosen[:3])
     return named

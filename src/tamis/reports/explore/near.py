@@ -18,9 +18,9 @@ from tamis.core.types import Device, Node
 from tamis.models.reference import is_here, resolve
 from tamis.pools.images import decode
 from tamis.reports.distributions import whole_column
-from tamis.reports.explore.columns import CachedRun
-from tamis.reports.explore.layout import BOTH, chunks, joined, principal
-from tamis.reports.pairs import smallest
+from tamis.reports.explore.cached_run import CachedRun
+from tamis.reports.explore.layout import BOTH, chunks, principal_components, read_unit_rows
+from tamis.reports.page_pairs import smallest
 from tamis.signals.features.embeddings import ImageEmbedding, TextEmbedding
 from tamis.signals.features.sources import Captions, DecodedImages
 from tamis.signals.graph import Executor
@@ -63,14 +63,14 @@ class Near:
     def to_text(self, text: str) -> Rows:
         """Returns the rows whose images are nearest to a text, by the model that embedded them; the nearest first."""
         name = self._name()
-        return self._nearest(name, self._embedded(name, TextEmbedding, Captions(), text))[0]
+        return self._nearest(name, self._embed(name, TextEmbedding, Captions(), text))[0]
 
     def warm(self) -> None:
         """Loads the encoder of searches by words unless it would be downloaded; what fails, a search reports."""
         with suppress(Exception):
             name = self._name()
             if is_here(self._run.table().about(name)["settings"]["model"]):
-                self._embedded(name, TextEmbedding, Captions(), "warm")
+                self._embed(name, TextEmbedding, Captions(), "warm")
 
     def add_image(self, data: bytes) -> str:
         """Embeds an image file as the pool's images were, and returns its key for `to_image`."""
@@ -82,7 +82,7 @@ class Near:
             pixels = decode(data, max_pixels=pool["max_pixels"], transparency=pool["transparency"])
         except SampleError as error:
             raise RecipeError(f"the image cannot be used: {error.reason}") from error
-        vector = self._embedded(name, ImageEmbedding, DecodedImages(), pixels)
+        vector = self._embed(name, ImageEmbedding, DecodedImages(), pixels)
         key = hashlib.sha256(data).hexdigest()[:24]
         with self._guard:
             self._images[key] = vector
@@ -97,8 +97,8 @@ class Near:
             raise RecipeError("the image that was searched by is no longer here: choose it again")
         return self._nearest(self._name(), vector)[0]
 
-    def _embedded(self, name: str, kind: type[TextEmbedding | ImageEmbedding], source: Node, one: Any) -> Float32s:
-        """Embeds one text or image with the model that made the stored embeddings."""
+    def _embed(self, name: str, kind: type[TextEmbedding | ImageEmbedding], source: Node, value: Any) -> Float32s:
+        """Embeds value text or image with the model that made the stored embeddings."""
         about = self._run.table().about(name)
         if "model" not in about["settings"]:
             raise RecipeError(f"the run's {name} were made elsewhere, by a model that is not known: search by a pair")
@@ -109,7 +109,7 @@ class Near:
                 if known not in (None, now):
                     raise RecipeError(f"{node.model} did not make the run's {name}: its files have changed")
                 self._executor = Executor(Device(precision=about.get("precision", "float32")))
-            vector = self._executor.run([node], {source: [one]})[node][0]
+            vector = self._executor.run([node], {source: [value]})[node][0]
         return np.asarray(vector, np.float32)
 
     def neighbours(self, row: int, most: int = NEAREST) -> tuple[Rows, Float32s]:
@@ -151,21 +151,21 @@ class Near:
                 if name not in self.maps():
                     raise RecipeError(unknown_message("map", name, self.maps()))
                 method, columns = self.maps()[name]
-                self._layouts[name] = self._stored(columns) if method == "PaCMAP" else self._projected(columns)
+                self._layouts[name] = self._read_layout(columns) if method == "PaCMAP" else self._project(columns)
             return self._layouts[name]
 
-    def _stored(self, columns: Sequence[str]) -> Layout:
+    def _read_layout(self, columns: Sequence[str]) -> Layout:
         table = self._run.table()
         points = np.stack([whole_column(table, column) for column in columns], axis=1)
         rows = np.flatnonzero(np.isfinite(points[:, 0]))
         rows = rows[np.argsort(self._run.order[rows])][:MOST]
         return Layout(rows, points[rows], ())
 
-    def _projected(self, names: Sequence[str]) -> Layout:
+    def _project(self, names: Sequence[str]) -> Layout:
         table = self._run.table()
 
         def read(rows: Rows) -> Float32s:
-            return joined(table, names, rows)
+            return read_unit_rows(table, names, rows)
 
         rows = np.arange(len(table))
         if rows.size > SAMPLE:
@@ -174,7 +174,7 @@ class Near:
         rows = rows[np.concatenate(there)] if there else rows
         if not rows.size:
             raise RecipeError(f"no row has {' and '.join(names)}: there is nothing to show on a map")
-        points, _, shares = principal(read, rows, 2)
+        points, _, shares = principal_components(read, rows, 2)
         reach = np.abs(points).max(axis=0)
         places = np.argsort(self._run.order[rows])
         return Layout(

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from tamis.core.errors import RecipeError, TamisError
 from tamis.reports.distributions import whole_column
-from tamis.reports.explore.columns import View
-from tamis.reports.explore.images import LARGE, Images, NoImage
+from tamis.reports.explore.cached_run import View
+from tamis.reports.explore.image_cache import LARGE, Images, NoImage
 from tamis.reports.explore.queries import Explorer
-from tamis.reports.pairs import encoded, no_images, read_pairs
+from tamis.reports.page_pairs import encode, no_images, read_pairs
 from tamis.runs.stream import samples_of
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class Pages:
             "undo_tags": lambda asked: explorer.retag(explorer.tags.undo),
             "suggestions": lambda asked: explorer.suggestions(),
             "pair": self._pair,
-            "map": lambda asked: framed(*explorer.map_facts(str(asked["map"]))),
+            "map": lambda asked: pack(*explorer.map_facts(str(asked["map"]))),
             "colours": self._colours,
             "names": lambda asked: explorer.map_names(str(asked["map"])),
             "card": self._card,
@@ -92,7 +92,7 @@ class Pages:
 
     def _colours(self, asked: Mapping[str, Any]) -> bytes:
         recipe, compared = _recipe(asked["recipe"]), _recipes(asked.get("compared", []))
-        return framed(*self.explorer.map_colours(str(asked["map"]), str(asked["by"]), recipe, compared))
+        return pack(*self.explorer.map_colours(str(asked["map"]), str(asked["by"]), recipe, compared))
 
     def _card(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         row = self.explorer.check_row(asked["row"])
@@ -106,13 +106,13 @@ class Pages:
         """Returns the image of a row as a file: "small", "large", "outlined" or "painted" (text painted over)."""
         if kind in ("outlined", "painted"):
             both = self.explorer.painter.paint(self.images.pixels(row))
-            return encoded(both[kind == "painted"], *LARGE)[0]
+            return encode(both[kind == "painted"], *LARGE)[0]
         if kind not in ("small", "large"):
             raise NoImage(f"there is no image called {kind[:20]!r}")
-        return encoded(self.images.pixels(row), *LARGE)[0] if kind == "large" else self.images.small(row)
+        return encode(self.images.pixels(row), *LARGE)[0] if kind == "large" else self.images.small(row)
 
 
-def framed(facts: Mapping[str, Any], arrays: Sequence[NDArray[Any]]) -> bytes:
+def pack(facts: Mapping[str, Any], arrays: Sequence[NDArray[Any]]) -> bytes:
     """Returns bytes: the length of the facts as JSON (uint32), the JSON with spaces up to 4 bytes, the arrays."""
     text = json.dumps(facts).encode()
     text += b" " * (-len(text) % 4)
@@ -207,11 +207,11 @@ def _neighbours(explorer: Explorer, row: int) -> list[dict[str, Any]]:
     if explorer.near.image is None:
         return []
     rows, cosines = explorer.near.neighbours(row, _NEIGHBOURS + 1)
-    others = [(int(one), float(cosine)) for one, cosine in zip(rows, cosines, strict=True) if one != row]
-    pairs = read_pairs(explorer.run, [one for one, _ in others], [], [])
+    others = [(int(other), float(cosine)) for other, cosine in zip(rows, cosines, strict=True) if other != row]
+    pairs = read_pairs(explorer.run, [other for other, _ in others], [], [])
     return [
-        {"row": one, "cosine": cosine, "caption": (pairs[one].caption or "")[:200], "status": pairs[one].status}
-        for one, cosine in others[:_NEIGHBOURS]
+        {"row": other, "cosine": cosine, "caption": (pairs[other].caption or "")[:200], "status": pairs[other].status}
+        for other, cosine in others[:_NEIGHBOURS]
     ]
 
 

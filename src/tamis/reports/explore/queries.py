@@ -30,25 +30,25 @@ from tamis.recipes.names import shipped
 from tamis.recipes.recipe import load
 from tamis.reports.context import drop_counts, number_columns, word_columns
 from tamis.reports.distributions import whole_column
-from tamis.reports.explore.columns import (
+from tamis.reports.explore.cached_run import (
     NONE,
     Binned,
     CachedRun,
     View,
-    binned,
+    bin_column,
     check_kind,
-    containing,
-    counted,
-    counted_among,
+    count_words,
+    count_words_among,
     heat,
-    places_of,
     rows_of,
+    word_codes,
+    words_containing,
 )
-from tamis.reports.explore.images import TextPainter
+from tamis.reports.explore.image_cache import TextPainter
 from tamis.reports.explore.layout import top_words
 from tamis.reports.explore.near import LARGEST, Near
-from tamis.reports.explore.tags import Tags, kept_shares
-from tamis.reports.pairs import read_pairs, smallest
+from tamis.reports.explore.tagging import Tags, kept_shares
+from tamis.reports.page_pairs import read_pairs, smallest
 from tamis.runs.makers import drawn_world, models_in_words
 from tamis.runs.subset import OtherCaptions, Subset, captions_of
 from tamis.runs.tags import BAD, GOOD, TAGS
@@ -96,7 +96,7 @@ class Explorer:
         self._ordered = lru_cache(_ORDERS)(self._order_rows)
         self._found = lru_cache(_SEARCHES)(self._search)
         self.map_names = lru_cache(_ORDERS)(self._name_regions)
-        self._words = lru_cache(_COUNTED)(lambda column: counted(run.shown, column))
+        self._words = lru_cache(_COUNTED)(lambda column: count_words(run.shown, column))
 
     @property
     def numbers(self) -> list[str]:
@@ -175,7 +175,7 @@ class Explorer:
         with self._guard:
             if column not in self._bins:
                 check_kind(self.run.table(), column, "number")
-                self._bins[column] = binned(self.run.table(), column)
+                self._bins[column] = bin_column(self.run.table(), column)
             return self._bins[column]
 
     def chosen(self, recipe: Recipe, columns: Sequence[str]) -> dict[str, Any]:
@@ -183,7 +183,9 @@ class Explorer:
         subset = self.choose(recipe)
         why = subset.verdict.why
         # What the recipe named before the models of the run took their place.
-        saved = {one["fingerprint"]: one for each in self._opened_with if each.name == subset.name for one in each.used}
+        saved = {
+            maker["fingerprint"]: maker for each in self._opened_with if each.name == subset.name for maker in each.used
+        }
         return {
             "rows": int(subset.keep.size),
             "kept": subset.kept,
@@ -194,7 +196,7 @@ class Explorer:
                 for code, (reason, rows) in enumerate(zip(why, drop_counts(subset.verdict), strict=False), start=1)
             ],
             "cuts": [{"score": cut.score, "low": cut.low, "high": cut.high} for cut in subset.verdict.cuts],
-            "models": models_in_words([saved.get(one["fingerprint"], one) for one in subset.used]),
+            "models": models_in_words([saved.get(maker["fingerprint"], maker) for maker in subset.used]),
             "yaml": "" if "saved" in recipe else as_yaml(recipe),
             "labels": kept_shares(self.tags, subset.keep),
             "bars": {column: self.bins(column).count(subset.keep).tolist() for column in columns},
@@ -364,7 +366,7 @@ class Explorer:
             check_kind(self.run.table(), by, "word")
             counts = self._words(by)
             top = counts.take(pc.select_k_unstable(counts, SHADES, [("n", "descending"), ("word", "ascending")]))
-            codes = places_of(self.run.shown, by, top.column("word"), other=SHADES)[rows]
+            codes = word_codes(self.run.shown, by, top.column("word"), other=SHADES)[rows]
             entries = [{"text": word[:_WORD]} for word in top.column("word").to_pylist()]
         shown = np.bincount(codes, minlength=256)
         facts["legend"] = [{**entry, "rows": int(n)} for entry, n in zip(entries, shown, strict=False)]
@@ -421,9 +423,9 @@ class Explorer:
         keep = self.choose(recipe).keep
         with self._counting:  # one at a time: counting may take seconds and memory
             pool: pa.Table = self._words(column)
-            matches = containing(pool, part)
+            matches = words_containing(pool, part)
             top = matches.take(pc.select_k_unstable(matches, WORDS, [("n", "descending"), ("word", "ascending")]))
-        kept = counted_among(self.run.shown, column, top.column("word"), keep)
+        kept = count_words_among(self.run.shown, column, top.column("word"), keep)
         return {
             "different": pool.num_rows,
             "found": matches.num_rows,
@@ -446,7 +448,7 @@ class Explorer:
                 raise RecipeError(f"{path} exists already: choose another name, or replace it")
             subset.save(path)
         with self._guard:  # from now on the page compares with the new file
-            self._opened_with = tuple(subset if one.name == checked.name else one for one in self._opened_with)
+            self._opened_with = tuple(subset if opened.name == checked.name else opened for opened in self._opened_with)
             self._ordered.cache_clear()
         return {"subset": str(path), "kept": subset.kept}
 

@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING, Any
 
 from tamis.core.errors import DiskFullError, RunError, TamisError, needs_extra
 from tamis.core.ids import json_ready
-from tamis.reports.explore.images import NoImage
+from tamis.reports.explore.image_cache import NoImage
 from tamis.reports.explore.near import LARGEST
 from tamis.reports.explore.pages import Pages
-from tamis.reports.pairs import KIND
+from tamis.reports.page_pairs import KIND
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -133,10 +133,10 @@ def application(pages: Pages, token: str, framed: Callable[[], bool]) -> Starlet
                 raise ValueError("expected an object")
         except (ValueError, RecursionError) as error:
             return JSONResponse({"error": f"the request is not JSON: {error}"}, 400)
-        return await _answered(pages.answers[name], asked)
+        return await _answer(pages.answers[name], asked)
 
     async def search(request: Request) -> Response:
-        return await _answered(pages.add_image, await _body(request))
+        return await _answer(pages.add_image, await _body(request))
 
     def image(request: Request) -> Response:
         digits = request.path_params["row"]
@@ -169,7 +169,7 @@ async def _body(request: Request) -> bytes:
         return b""
 
 
-async def _answered(work: Callable[[Any], Any], asked: Any) -> Response:
+async def _answer(work: Callable[[Any], Any], asked: Any) -> Response:
     """Runs `work` in a thread and returns its result as JSON or bytes, or an error message."""
     from starlette.concurrency import run_in_threadpool
     from starlette.responses import JSONResponse, Response

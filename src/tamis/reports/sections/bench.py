@@ -26,7 +26,7 @@ def gather(context: Context) -> Facts | None:
         return None
     names = [each["name"] for each in facts["contenders"]]
     return {
-        "lines": [_line(place, each, facts["rows"]) for place, each in enumerate(facts["contenders"])],
+        "lines": [_line(position, each, facts["rows"]) for position, each in enumerate(facts["contenders"])],
         "baseline": facts["baseline"],
         "seeds": len(facts["seeds"]),
         "samples": facts["training"]["samples"],
@@ -36,11 +36,11 @@ def gather(context: Context) -> Facts | None:
     }
 
 
-def _line(place: int, each: Mapping[str, Any], rows: int) -> Facts:
+def _line(position: int, each: Mapping[str, Any], rows: int) -> Facts:
     estimates = {name: each[name] and {end: each[name][end] for end in ("value", "low", "high")}
                  for name in ("score", "gain")}  # fmt: skip
     return {
-        "subset": {"place": place, "label": each["name"], "kept": each["kept"]},
+        "subset": {"place": position, "label": each["name"], "kept": each["kept"]},
         "share": each["kept"] / rows if rows else 0.0,
         **estimates,
         "tasks": {task: measured["value"] for task, measured in each["tasks"].items()},

@@ -16,7 +16,7 @@ from tamis.core.types import ORIENTATION, STATUSES
 from tamis.recipes.steps import Distinct
 from tamis.reports.context import Context, Facts
 from tamis.reports.formats import in_words, share, status_words
-from tamis.reports.pairs import Group, first_of_each, shown_groups
+from tamis.reports.page_pairs import Group, current_groups, first_of_each
 
 #: Number of pairs shown per trait, and per status.
 _SHOWN, _REJECTS = 8, 6
@@ -214,7 +214,7 @@ def found(context: Context) -> Facts | None:
         columns[name]: None for each in asked.values() for name in each.columns + each.optional if name in columns
     }
     found = first_of_each(context.table, list(needed), masks, context.order, _SHOWN) if asked else {}
-    repeats, repeated = _repeated(context)
+    repeats, repeated = _find_repeats(context)
     members = [row for groups in repeated[:1] for group in groups["groups"] for row in group["rows"][:2]]
     found["copies"] = repeats, members[:_SHOWN]
     repeated = [
@@ -245,7 +245,7 @@ def _finding(ident: str, rows: int, of: int, columns: Mapping[str, str], pairs: 
     }
 
 
-def _repeated(context: Context) -> tuple[int, list[Facts]]:
+def _find_repeats(context: Context) -> tuple[int, list[Facts]]:
     """Returns how many pairs repeat another, and the largest `groups` of rows per `subset` (None: of the pool).
 
     The count is of a recipe that saw all pairs, else of `distinct`, else of a step that saw only some.
@@ -259,7 +259,7 @@ def _repeated(context: Context) -> tuple[int, list[Facts]]:
     if not counts and of_pool is None:
         return 0, []
     repeats = of_pool[0] if of_pool else counts.get(context.rows, max(counts.values(), default=0))
-    groups: list[Facts] = [{"subset": context.names[place], "groups": of} for place, of in context.groups.items()]
+    groups: list[Facts] = [{"subset": context.names[position], "groups": of} for position, of in context.groups.items()]
     if not groups and of_pool and of_pool[1]:
         groups = [{"subset": None, "groups": of_pool[1]}]
     return repeats, groups
@@ -276,16 +276,16 @@ def _repeats_of_pool(context: Context) -> tuple[int, list[Group]] | None:
         found = step.select(context.run.table())
     except RecipeError:  # hashes of another kind
         return None
-    return int(found.counts.get(_REPEATS, 0)), shown_groups(found.facts.get("largest_groups", ()), context.table)
+    return int(found.counts.get(_REPEATS, 0)), current_groups(found.facts.get("largest_groups", ()), context.table)
 
 
 def rejects(context: Context) -> Facts:
     """Picks some pairs of each status except `ok`, the most frequent status first."""
-    bad = sorted(set(context.statuses) - {"ok"}, key=lambda status: (-context.statuses[status], status))
+    bad = sorted(set(context.run.statuses) - {"ok"}, key=lambda status: (-context.run.statuses[status], status))
     found = [
         {
             "status": status,
-            "rows": context.statuses[status],
+            "rows": context.run.statuses[status],
             "pairs": [context.pair(row) for row in context.of_status[status][:_REJECTS]],
         }
         for status in bad
@@ -330,11 +330,11 @@ def _largest_first(numbers: list[Facts]) -> list[Facts]:
     return sorted(numbers, key=lambda each: -int(each["rows"]))
 
 
-def _drops(context: Context, place: int) -> list[Facts]:
-    verdict, shown = context.verdicts[place], context.shown_reasons(place)
+def _drops(context: Context, position: int) -> list[Facts]:
+    verdict, shown = context.verdicts[position], context.shown_reasons(position)
     return _largest_first([
-        _number(rows, in_words(verdict.why[code - 1].text), f"drop-{place}-{code}" if code in shown else "")
-        for code, rows in enumerate(context.dropped[place], start=1)
+        _number(rows, in_words(verdict.why[code - 1].text), f"drop-{position}-{code}" if code in shown else "")
+        for code, rows in enumerate(context.dropped[position], start=1)
         if rows
     ])  # fmt: skip
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tamis.core.ids import format_uid, scramble
 from tamis.core.types import INDEX, INDEX_NUMBERS, flat
 from tamis.reports.context import CAPTION, Context, Facts
-from tamis.reports.pairs import no_images, scrambled
+from tamis.reports.page_pairs import no_images, scramble_uids
 from tamis.runs.makers import drawn_world
 from tamis.runs.run import ScoreSet
 from tamis.runs.table import Table
@@ -29,7 +29,7 @@ def heading(context: Context) -> Facts:
         "created": float(run.facts.get("created", 0)),
         "tamis": str(run.facts.get("tamis", "?")),
         "rows": context.rows,
-        "readable": context.statuses.get("ok", 0),
+        "readable": context.run.statuses.get("ok", 0),
         "shards": len(run.shards),
         "subsets": len(context.subsets),
     }
@@ -97,9 +97,9 @@ def gather(context: Context) -> Facts:
     histograms = context.histograms
     return {
         "rows": context.rows,
-        "statuses": dict(sorted(context.statuses.items(), key=lambda item: (item[0] != "ok", -item[1], item[0]))),
+        "statuses": dict(sorted(context.run.statuses.items(), key=lambda item: (item[0] != "ok", -item[1], item[0]))),
         # Not `context.order`: `duplicates` sorts in place, and a copy would take as much memory.
-        "duplicates": duplicates(context.table, scrambled(context.table)),
+        "duplicates": count_duplicates(context.table, scramble_uids(context.table)),
         "quantities": [
             {"name": name, "about": _ABOUT[name], "low": each.low, "quantiles": each.quantiles, "high": each.high}
             for name in (*context.lengths, *INDEX_NUMBERS)
@@ -130,7 +130,7 @@ def _signal(group: ScoreSet) -> Facts:
     }
 
 
-def duplicates(table: Table, order: NDArray[np.uint64]) -> Facts:
+def count_duplicates(table: Table, order: NDArray[np.uint64]) -> Facts:
     """Counts the `uids` shared by several rows, and their `rows`; lists some `examples`.
 
     Sorts `order`, the scrambled uids, in place. Two uids rarely scramble to the same number, so uids are compared too.

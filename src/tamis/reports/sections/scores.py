@@ -13,7 +13,7 @@ from tamis.core.math.statistics import rank_correlations
 from tamis.core.types import INDEX_NUMBERS, Column
 from tamis.reports.context import Context, Facts, Marks
 from tamis.reports.distributions import Histogram, histogram, whole_column
-from tamis.reports.pairs import first_of_each
+from tamis.reports.page_pairs import first_of_each
 from tamis.runs.table import MemoryTable, Table, as_numbers
 
 #: The quantiles at which a pair is shown.
@@ -25,7 +25,7 @@ def gather(context: Context) -> Facts:
 
     `also`: other signals with identical values; `marks`: thresholds of each subset; `strip`: pairs from low to high.
     """
-    return {"subsets": context.names, "distributions": _columns(context) + _computed(context)}
+    return {"subsets": context.names, "distributions": _columns(context) + _computed_scores(context)}
 
 
 def _columns(context: Context) -> list[Facts]:
@@ -51,7 +51,7 @@ def _columns(context: Context) -> list[Facts]:
     return list(found.values())
 
 
-def _computed(context: Context) -> list[Facts]:
+def _computed_scores(context: Context) -> list[Facts]:
     found = []
     for (text, names), marks in context.marks[1].items():
         values = context.values(text, dict(names))

@@ -13,7 +13,7 @@ from tamis.core.errors import RunError
 from tamis.core.math.texts import trigram_diversity
 from tamis.reports.context import GALLERIES, Context, Facts
 from tamis.reports.formats import number
-from tamis.reports.pairs import around, first_by
+from tamis.reports.page_pairs import first_by, nearest_to_cut
 from tamis.runs.audit import Group, audit
 from tamis.runs.expression import parse
 from tamis.runs.makers import models_in_words
@@ -44,15 +44,15 @@ def funnels(context: Context) -> Facts | None:
 
 def _shrinks(groups: Sequence[Group]) -> Facts:
     """Returns the number of `groups` that were tested, and those that the subset keeps too rarely, at most `STRIP`."""
-    shrunk = [one for one in groups if one.shrinks]
-    return {"groups": len(groups), "shrunk": len(shrunk), "first": [vars(one) for one in shrunk[:STRIP]]}
+    shrunk = [group for group in groups if group.shrinks]
+    return {"groups": len(groups), "shrunk": len(shrunk), "first": [vars(group) for group in shrunk[:STRIP]]}
 
 
-def _step(context: Context, place: int, step: int, entry: Mapping[str, Any]) -> Facts:
+def _step(context: Context, position: int, step: int, entry: Mapping[str, Any]) -> Facts:
     """Returns one step of a funnel; `codes`: the codes of reasons with a gallery."""
-    why = context.verdicts[place].why
+    why = context.verdicts[position].why
     codes = {}
-    for code in context.shown_reasons(place):
+    for code in context.shown_reasons(position):
         reason = why[code - 1]
         if reason.step == step:
             codes["missing" if reason.text.startswith("no value for ") else reason.text] = code
@@ -101,50 +101,51 @@ def galleries(context: Context) -> Facts | None:
     places = range(min(GALLERIES, len(context.subsets)))
     return {
         "rows": context.rows,
-        "galleries": [_gallery(context, place) for place in places],
+        "galleries": [_gallery(context, position) for position in places],
         "left_out": len(context.subsets) - len(places),
     }
 
 
-def _shown(context: Context, row: int, score: float | None = None, why: str | None = None) -> Facts:
+def _shown_pair(context: Context, row: int, score: float | None = None, why: str | None = None) -> Facts:
     return {"pair": context.pair(row), "score": score, "why": why}
 
 
-def _gallery(context: Context, place: int) -> Facts:
-    subset, verdict, keep = context.subsets[place], context.verdicts[place], context.keeps[place]
+def _gallery(context: Context, position: int) -> Facts:
+    subset, verdict, keep = context.subsets[position], context.verdicts[position], context.keeps[position]
     of_step: dict[int | None, list[Facts]] = {}
-    for code in context.shown_reasons(place):
-        of_step.setdefault(verdict.why[code - 1].step, []).append(_fallen(context, place, code))
+    for code in context.shown_reasons(position):
+        of_step.setdefault(verdict.why[code - 1].step, []).append(_reason_gallery(context, position, code))
     steps = [
         {"number": number, "step": line.get("step", ""), "before": line["before"], "kept": line["kept"],
          "fallen": of_step.get(number, [])}
         for number, line in enumerate(subset.funnel, start=1)
     ]  # fmt: skip
     return {
-        "subset": context.names[place],
+        "subset": context.names[position],
         "steps": steps,
-        "kept": [_shown(context, row) for row in first_by(context.order, STRIP, keep).tolist()],
+        "kept": [_shown_pair(context, row) for row in first_by(context.order, STRIP, keep).tolist()],
         "dropped": [
-            _shown(context, row, why=verdict.reason_of(row)) for row in first_by(context.order, STRIP, ~keep).tolist()
+            _shown_pair(context, row, why=verdict.reason_of(row))
+            for row in first_by(context.order, STRIP, ~keep).tolist()
         ],
         "columns": context.shown([name for name in subset.reads if name in context.run.columns]),
     }
 
 
-def _fallen(context: Context, place: int, code: int) -> Facts:
+def _reason_gallery(context: Context, position: int, code: int) -> Facts:
     """Returns what a step drops for one reason: `lines` has its cuts with the nearest pairs.
 
     Without cuts: random `dropped` pairs, or `repeats` if the page shows the groups of repeated images.
     """
-    verdict, rows = context.verdicts[place], context.dropped[place][code - 1]
+    verdict, rows = context.verdicts[position], context.dropped[position][code - 1]
     assert verdict.dropped_by is not None, "rows are counted by reason"
     fell = verdict.dropped_by == code
     reason = verdict.why[code - 1]
     cuts = [cut for cut in verdict.cuts if cut.code == code][:CUTS]
-    lines = [line for cut in cuts if (line := _cut(context, place, cut, fell)) is not None]
-    funnel = context.subsets[place].funnel
+    lines = [line for cut in cuts if (line := _cut(context, position, cut, fell)) is not None]
+    funnel = context.subsets[position].funnel
     step = funnel[reason.step - 1] if reason.step is not None and reason.step <= len(funnel) else {}
-    grouped = place in context.groups and bool((step.get("facts") or {}).get("largest_groups"))
+    grouped = position in context.groups and bool((step.get("facts") or {}).get("largest_groups"))
     repeats = bool(rows) and not lines and grouped
     random = first_by(context.order, STRIP, fell).tolist() if rows and not lines and not repeats else []
     return {
@@ -152,18 +153,18 @@ def _fallen(context: Context, place: int, code: int) -> Facts:
         "reason": reason.text,
         "rows": rows,
         "lines": lines,
-        "dropped": [_shown(context, row) for row in random],
+        "dropped": [_shown_pair(context, row) for row in random],
         "repeats": repeats,
     }
 
 
-def _cut(context: Context, place: int, cut: Cut, fell: Mask) -> Facts | None:
+def _cut(context: Context, position: int, cut: Cut, fell: Mask) -> Facts | None:
     """Returns a cut and the nearest pairs; None if the run lacks the score. `beside` explains `columns`."""
-    names, known = context.verdicts[place].names, context.run.columns
+    names, known = context.verdicts[position].names, context.run.columns
     values = context.values(cut.score, names)
     if values is None:
         return None
-    kept, dropped = around(context.table, values, cut, context.keeps[place], fell, STRIP)
+    kept, dropped = nearest_to_cut(context.table, values, cut, context.keeps[position], fell, STRIP)
     columns = [name for name in (names.get(name, name) for name in sorted(parse(cut.score).columns)) if name in known]
     beside = [
         f"{group.label}.{column.beside}"
@@ -174,8 +175,8 @@ def _cut(context: Context, place: int, cut: Cut, fell: Mask) -> Facts | None:
         "part": cut.step,
         "score": cut.score,
         "marks": cut.marks,
-        "just_kept": [_shown(context, row, score) for row, score in kept],
-        "just_dropped": [_shown(context, row, score) for row, score in dropped],
+        "just_kept": [_shown_pair(context, row, score) for row, score in kept],
+        "just_dropped": [_shown_pair(context, row, score) for row, score in dropped],
         "columns": context.shown(columns),
         "beside": context.shown([name for name in beside if name in known]),
     }
@@ -214,9 +215,9 @@ def _only(context: Context, keeps: Facts, drops: Facts, shown: int) -> Facts:
     }
 
 
-def _ranked_by(context: Context, place: int) -> list[str]:
+def _ranked_by(context: Context, position: int) -> list[str]:
     """Returns the page's names of the columns in the recipe's last threshold."""
-    verdict = context.verdicts[place]
+    verdict = context.verdicts[position]
     columns = sorted(parse(verdict.ranking.score).columns) if verdict.ranking is not None else []
     return [short for name in columns if (short := context.short(verdict.names.get(name, name))) in context.numbers]
 

@@ -13,7 +13,7 @@ from tamis.core.errors import ModelError, TamisError
 from tamis.core.types import Device
 from tamis.reports.context import Context, Facts
 from tamis.reports.distributions import whole_column
-from tamis.reports.pairs import Painter, first_by
+from tamis.reports.page_pairs import Painter, first_by
 from tamis.runs.run import ScoreSet
 from tamis.signals.features.sources import DecodedImages
 from tamis.signals.features.text import MaskedImages, TextBoxes

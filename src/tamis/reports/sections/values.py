@@ -24,7 +24,7 @@ _SHOWN, _SURPRISING = 12, 2.0
 def gather(context: Context) -> Facts | None:
     """Counts values and words; None if there are none. `texts` and `ids`: columns that are not categories."""
     # The status says nothing if every pair is ok, or without subsets to compare.
-    status = ["status"] if context.subsets and any(status != "ok" for status in context.statuses) else []
+    status = ["status"] if context.subsets and any(status != "ok" for status in context.run.statuses) else []
     found = context.tallies
     names = [name for name in context.words if found[name].many or found[name].distinct or not context.rows]
     captions, medium = _captions(context), _medium(context)
@@ -60,11 +60,11 @@ def _captions(context: Context) -> Facts | None:
     if not context.subsets:
         return None
     run, sample, captions, rows = context.run, context.sample, [], []
-    for block, place in context.table.blocks_of(sample):
-        texts = context.table.read(block, ["caption"])["caption"].take(sample[place] - context.table.starts[block])
-        judged = texts.is_valid().to_numpy(zero_copy_only=False) & ~run.hidden[sample[place]]
+    for block, span in context.table.blocks_of(sample):
+        texts = context.table.read(block, ["caption"])["caption"].take(sample[span] - context.table.starts[block])
+        judged = texts.is_valid().to_numpy(zero_copy_only=False) & ~run.hidden[sample[span]]
         captions += texts.filter(pa.array(judged)).to_pylist()
-        rows += sample[place][judged].tolist()
+        rows += sample[span][judged].tolist()
     keeps = [keep[np.array(rows, np.int64)] for keep in context.keeps]
     subsets = [
         {
@@ -102,7 +102,9 @@ def _medium(context: Context) -> list[Facts] | None:
 def removed_phrases(medium: Facts) -> list[str]:
     """Returns the removed phrases, the most frequent in captions first, then in generated captions."""
     captions, generated = dict(medium["captions"]["phrases"]), dict(medium["generated"]["phrases"])
-    return sorted({*captions, *generated}, key=lambda one: (-captions.get(one, 0), -generated.get(one, 0), one))
+    return sorted(
+        {*captions, *generated}, key=lambda phrase: (-captions.get(phrase, 0), -generated.get(phrase, 0), phrase)
+    )
 
 
 def _texts_of(context: Context, name: str) -> Iterator[str]:

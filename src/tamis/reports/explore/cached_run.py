@@ -21,7 +21,7 @@ from tamis.core.arrays import U64, Float64s, Mask, Rows
 from tamis.core.errors import RecipeError, check_words
 from tamis.core.types import Column
 from tamis.reports.distributions import Histogram, bars_of, histogram, whole_column
-from tamis.reports.pairs import random_order, smallest
+from tamis.reports.page_pairs import random_order, smallest
 from tamis.runs.expression import parse
 from tamis.runs.reasons import blocks
 from tamis.runs.run import Run, ScoreSet
@@ -94,18 +94,18 @@ class Binned:
     def count(self, among: Mask) -> NDArray[np.int64]:
         """Returns the number of rows of a mask in each bar: (bars,)."""
         total = np.zeros(256, np.int64)
-        for place in blocks(self.bars.size):
-            total += np.bincount(self.bars[place][among[place]], minlength=256)
+        for span in blocks(self.bars.size):
+            total += np.bincount(self.bars[span][among[span]], minlength=256)
         return total[: self.facts.pool.size]
 
 
-def binned(table: Table, column: str) -> Binned:
+def bin_column(table: Table, column: str) -> Binned:
     """Bins a number column. Memory: a byte per row."""
     values = whole_column(table, column)
     facts, bars = histogram(values, []), np.full(values.size, NONE, np.uint8)
-    for place in blocks(values.size):
-        there = np.isfinite(values[place])
-        bars[place][there] = bars_of(values[place][there], facts.edges)
+    for span in blocks(values.size):
+        there = np.isfinite(values[span])
+        bars[span][there] = bars_of(values[span][there], facts.edges)
     finite = values[bars != NONE]
     return Binned(facts=facts, bars=bars, whole=bool(np.all(finite == np.rint(finite))))
 
@@ -118,10 +118,10 @@ def heat(x: Binned, y: Binned, among: Mask) -> NDArray[np.int64]:
     return np.bincount(cells, minlength=across * down).reshape(down, across)
 
 
-def counted(table: Table, column: str) -> pa.Table:
+def count_words(table: Table, column: str) -> pa.Table:
     """Returns the distinct words of a column and their counts: `word` (large_string) and `n` (int64)."""
 
-    def count(place: slice, columns: dict[str, Any]) -> pa.Table:
+    def count(span: slice, columns: dict[str, Any]) -> pa.Table:
         found = pc.value_counts(_texts(columns[column]).drop_null())
         return pa.table({"word": found.field("values"), "n": found.field("counts")})
 
@@ -130,27 +130,27 @@ def counted(table: Table, column: str) -> pa.Table:
     return together.aggregate([("n", "sum")]).select(["word", "n_sum"]).rename_columns(["word", "n"])
 
 
-def containing(words: pa.Table, part: str) -> pa.Table:
+def words_containing(words: pa.Table, part: str) -> pa.Table:
     """Returns the counted words that contain a text, ignoring case."""
     return words.filter(pc.match_substring(words.column("word"), part, ignore_case=True))
 
 
-def counted_among(table: Table, column: str, words: pa.ChunkedArray, among: Mask) -> NDArray[np.int64]:
+def count_words_among(table: Table, column: str, words: pa.ChunkedArray, among: Mask) -> NDArray[np.int64]:
     """Returns how often each word occurs in the rows of a mask: (words,)."""
     few = words.combine_chunks()
 
-    def count(place: slice, columns: dict[str, Any]) -> NDArray[np.int64]:
-        here = _texts(columns[column].filter(pa.array(among[place])))
+    def count(span: slice, columns: dict[str, Any]) -> NDArray[np.int64]:
+        here = _texts(columns[column].filter(pa.array(among[span])))
         return np.bincount(np.asarray(pc.index_in(here, value_set=few).drop_null()), minlength=len(few))
 
     return sum(table.map([column], count), np.zeros(len(few), np.int64))
 
 
-def places_of(table: Table, column: str, words: pa.ChunkedArray, *, other: int) -> NDArray[np.uint8]:
+def word_codes(table: Table, column: str, words: pa.ChunkedArray, *, other: int) -> NDArray[np.uint8]:
     """Returns the place of each row's word in `words`; `other` for other words, `NONE` for null: (rows,)."""
     few = words.combine_chunks()
 
-    def look(place: slice, columns: dict[str, Any]) -> NDArray[np.uint8]:
+    def look(span: slice, columns: dict[str, Any]) -> NDArray[np.uint8]:
         here = _texts(columns[column])
         found = pc.if_else(pc.is_null(here), NONE, pc.fill_null(pc.index_in(here, value_set=few), other))
         return np.asarray(found).astype(np.uint8)
@@ -237,17 +237,17 @@ def rows_of(
     if view.sort == "cut":
         keys, keep = _from_cut(run, subset)[rows], subset.keep[rows]
         sides = (smallest(rows[side], keys[side], order.__getitem__, LISTED) for side in (keep, ~keep))
-        return alternating(*sides)[:LISTED], total
+        return alternate(*sides)[:LISTED], total
     check_kind(table, view.column, "number")
     values = whole_column(table, view.column)[rows]
     if view.sort == "score":
         return first(-values if view.descending else values), total
-    both = alternating(first(values), first(-values))
+    both = alternate(first(values), first(-values))
     _, unique = np.unique(both, return_index=True)
     return both[np.sort(unique)[:LISTED]], total
 
 
-def alternating(one: Rows, other: Rows) -> Rows:
+def alternate(one: Rows, other: Rows) -> Rows:
     """Returns the rows of two lists in turn; the rest of the longer list follows."""
     n = min(one.size, other.size)
     return np.concatenate([np.stack([one[:n], other[:n]], axis=1).reshape(-1), one[n:], other[n:]])
@@ -286,16 +286,16 @@ def _keep_range(table: Table, mask: Mask, column: str, low: float | None, high: 
 def _keep_word(table: Table, mask: Mask, column: str, word: str) -> None:
     check_kind(table, column, "word")
 
-    def look(place: slice, columns: dict[str, Any]) -> None:
+    def look(span: slice, columns: dict[str, Any]) -> None:
         words = columns[column].cast(pa.string())
-        mask[place] &= pc.equal(words, word).fill_null(False).to_numpy(zero_copy_only=False)
+        mask[span] &= pc.equal(words, word).fill_null(False).to_numpy(zero_copy_only=False)
 
     list(table.map([column], look))
 
 
 def _keep_caption(run: Run, mask: Mask, text: str) -> None:
-    for shard, place in run.row_ranges.items():
-        if mask[place].any():
+    for shard, span in run.row_ranges.items():
+        if mask[span].any():
             captions = run.index(shard, ["caption"]).column("caption").combine_chunks()
             found = pc.match_substring(captions, text, ignore_case=True).fill_null(False)
-            mask[place] &= found.to_numpy(zero_copy_only=False) & ~run.hidden[place]
+            mask[span] &= found.to_numpy(zero_copy_only=False) & ~run.hidden[span]

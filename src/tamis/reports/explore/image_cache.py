@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from tamis.core.arrays import Pixels
 from tamis.core.errors import ModelError, TamisError
 from tamis.pools.source import Problem
-from tamis.reports.pairs import NO_IMAGE, Painter, encoded, no_images
+from tamis.reports.page_pairs import NO_IMAGE, Painter, encode, no_images
 from tamis.reports.sections.text import painter
 from tamis.runs.run import Run
 from tamis.runs.stream import KeptSample, samples_of
@@ -88,9 +88,9 @@ class Images:
                 if self._closed:
                     break
                 if sample.pixels is None:
-                    wanted[sample.row].set_exception(_absence(sample.problem))
+                    wanted[sample.row].set_exception(_no_image(sample.problem))
                 else:
-                    wanted[sample.row].set_result(encoded(sample.pixels, *SMALL)[0])
+                    wanted[sample.row].set_result(encode(sample.pixels, *SMALL)[0])
         except NoImage as error:
             problem = error
         except (TamisError, OSError) as error:
@@ -115,11 +115,11 @@ class Images:
         """Returns the image of a row, or raises `NoImage`."""
         (sample,) = self._samples([row], threads=1)
         if sample.pixels is None:
-            raise _absence(sample.problem)
+            raise _no_image(sample.problem)
         return sample.pixels
 
 
-def _absence(problem: Problem | None) -> NoImage:
+def _no_image(problem: Problem | None) -> NoImage:
     kind = problem.kind if problem is not None else "cut"
     return NoImage(NO_IMAGE.get(kind, "no image"), passing=kind in _PASSING)
 

@@ -36,17 +36,17 @@ Group = dict[str, Any]
 _GROUPS, _MEMBERS = 8, 4
 
 
-def scrambled(table: Table, seed: int = 0) -> U64:
+def scramble_uids(table: Table, seed: int = 0) -> U64:
     """Returns the scrambled uid of every row, (rows,): a random order that does not depend on row order."""
     out = np.empty(len(table), np.uint64)
-    for block, place in enumerate(table.row_ranges()):
-        out[place] = scramble(*table.read_uids(block), seed)
+    for block, span in enumerate(table.row_ranges()):
+        out[span] = scramble(*table.read_uids(block), seed)
     return out
 
 
 def random_order(table: Table, seed: int = 0) -> U64:
     """Returns the scrambled uids, with the row mixed into those that several rows have: these are not neighbours."""
-    order = scrambled(table, seed)
+    order = scramble_uids(table, seed)
     ordered = np.sort(order)
     rows = np.flatnonzero(np.isin(order, ordered[1:][ordered[1:] == ordered[:-1]]))
     order[rows] = scramble(order[rows], rows.astype(np.uint64))
@@ -56,8 +56,8 @@ def random_order(table: Table, seed: int = 0) -> U64:
 def first_by(order: NDArray[Any], n: int, among: Mask) -> Rows:
     """Returns the n rows (or fewer) of a mask with the lowest `order`, in that order."""
     best = np.empty(0, np.int64)
-    for place in blocks(among.size):
-        rows = np.flatnonzero(among[place]) + place.start
+    for span in blocks(among.size):
+        rows = np.flatnonzero(among[span]) + span.start
         if rows.size > n:
             rows = rows[np.argpartition(order[rows], n)[:n]]
         best = np.concatenate([best, rows])
@@ -73,9 +73,9 @@ def first_of_each(
     `masks` computes the mask of each kind from a block's `columns`.
     """
 
-    def look(place: slice, values: dict[str, Any]) -> list[tuple[K, int, Rows]]:
+    def look(span: slice, values: dict[str, Any]) -> list[tuple[K, int, Rows]]:
         kinds = masks(values).items()
-        return [(kind, int(mask.sum()), first_by(order[place], n, mask) + place.start) for kind, mask in kinds]
+        return [(kind, int(mask.sum()), first_by(order[span], n, mask) + span.start) for kind, mask in kinds]
 
     found: dict[K, tuple[int, list[int]]] = {}
     for block in table.map(columns, look):
@@ -85,7 +85,7 @@ def first_of_each(
     return found
 
 
-def around(
+def nearest_to_cut(
     table: Table, values: Float64s, cut: Cut, keep: Mask, fell: Mask, n: int
 ) -> tuple[list[Scored], list[Scored]]:
     """Returns the n kept and the n dropped (`fell`) pairs closest to a cut, the nearest first.
@@ -115,7 +115,7 @@ def smallest(rows: Rows, keys: NDArray[Any], ties: Callable[[Rows], U64], n: int
     return rows[np.lexsort((ties(rows), keys))[:n]]
 
 
-def shown_groups(groups: Iterable[Mapping[str, Any]], table: Table) -> list[Group]:
+def current_groups(groups: Iterable[Mapping[str, Any]], table: Table) -> list[Group]:
     """Returns the first groups of repeated images whose pairs are still in the same rows of the run."""
     found = []
     for group in groups:
@@ -192,8 +192,8 @@ def read_pairs(
     table = run.table()
     wanted = np.unique(np.asarray(list(rows), np.int64))
     pairs: dict[int, Pair] = {}
-    for block, place in table.blocks_of(wanted):
-        shard, here = run.shards[block], wanted[place] - table.starts[block]
+    for block, span in table.blocks_of(wanted):
+        shard, here = run.shards[block], wanted[span] - table.starts[block]
         columns = table.read(block, [*numbers, *words])
         scores = {name: as_numbers(columns[name])[here].tolist() for name in numbers}
         texts = {name: columns[name].take(here).to_pylist() for name in words}
@@ -207,7 +207,7 @@ def read_pairs(
                 words={name: values[number] for name, values in texts.items()},
                 **entry,
             )
-            for number, (row, entry) in enumerate(zip(wanted[place], entries, strict=True))
+            for number, (row, entry) in enumerate(zip(wanted[span], entries, strict=True))
         ]
         _explain_nulls(run, shard, here, found)
         for pair in found:
@@ -269,11 +269,11 @@ def add_images(
 
 def thumbnail(pixels: Pixels, side: int) -> tuple[str, tuple[int, int]]:
     """Returns an image scaled down to `side` pixels as a data URL, and its size."""
-    data, size = encoded(pixels, side, _QUALITY)
+    data, size = encode(pixels, side, _QUALITY)
     return f"data:image/{KIND};base64,{base64.b64encode(data).decode('ascii')}", size
 
 
-def encoded(pixels: Pixels, side: int, quality: int) -> tuple[bytes, tuple[int, int]]:
+def encode(pixels: Pixels, side: int, quality: int) -> tuple[bytes, tuple[int, int]]:
     """Encodes an image as `KIND`, scaled down to `side` pixels on its longer side; returns bytes and size.
 
     No metadata of the original file is in it.

@@ -19,7 +19,7 @@ from tamis.core.files.checked import LABEL
 from tamis.core.math.statistics import share_interval
 from tamis.core.version import __version__
 from tamis.recipes.steps.steps import clean_tag
-from tamis.reports.explore.columns import CachedRun
+from tamis.reports.explore.cached_run import CachedRun
 from tamis.runs import manifest, parts, tags
 from tamis.runs.claims import claim_to_write, lock_run
 from tamis.runs.tags import BAD, GOOD, SEPARATOR, TAGS, tags_in
@@ -48,9 +48,9 @@ class Tags:
         self.version = 0
         self._lock = threading.Lock()
         self.changes: list[tuple[Rows, Codes, Codes]] = []  # made here, for `undo`: rows, codes before and after
-        for shard, place in run.row_ranges.items():
+        for shard, span in run.row_ranges.items():
             if group is not None and shard in group.shards:
-                self._codes[place] = self._read(shard)
+                self._codes[span] = self._read(shard)
 
     def _path(self, shard: str) -> Path:
         return self._run.path / "scores" / tags.FOLDER / f"{shard}.parquet"
@@ -95,7 +95,7 @@ class Tags:
             raise RecipeError("a pair is good or bad, not both")
         less = {clean_tag(tag) for tag in remove} | ({GOOD, BAD} if more & {GOOD, BAD} else set())
 
-        def changed(place: slice, before: Codes) -> Codes:
+        def changed(span: slice, before: Codes) -> Codes:
             sets, inverse = np.unique(before, return_inverse=True)
             after = [self._code({*tags_in(self._sets[code])} - less | more) for code in sets]
             return np.array(after, np.int32)[inverse]
@@ -113,7 +113,7 @@ class Tags:
                 raise RecipeError("there is nothing to undo: no tag was changed since the page was opened")
             rows, old, new = self.changes[-1]
 
-            self._write(rows, lambda place, now: np.where(now == new[place], old[place], now), [])
+            self._write(rows, lambda span, now: np.where(now == new[span], old[span], now), [])
             self.changes.pop()
         return rows
 
@@ -129,20 +129,20 @@ class Tags:
                 facts = {**tags.FACTS, "label": LABEL, "tamis": __version__, "columns": list(map(asdict, tags.COLUMNS))}
                 if LABEL not in run.scores:  # first: after a crash, the tags so far are found
                     manifest.describe(run.path, {f"scores/{tags.FOLDER}": facts})
-                for shard, place in run.row_ranges.items():
-                    here, path = slice(*np.searchsorted(rows, [place.start, place.stop])), self._path(shard)
+                for shard, span in run.row_ranges.items():
+                    here, path = slice(*np.searchsorted(rows, [span.start, span.stop])), self._path(shard)
                     if here.start == here.stop and path.is_file():
                         continue  # a column needs a part for every shard
                     with claim_to_write(run, shard):
-                        codes = self._read(shard) if path.is_file() else self._codes[place].copy()
-                        inside = rows[here] - place.start
+                        codes = self._read(shard) if path.is_file() else self._codes[span].copy()
+                        inside = rows[here] - span.start
                         before = codes[inside]
                         codes[inside] = change(here, before)
                         halves = parts.uids_of(run.index(shard, ["uid_hi", "uid_lo"]))
                         tags.write(path, self._sets, codes, halves, tags.absent_of(path))
                     changed = codes[inside] != before
                     done.append((rows[here][changed], before[changed], codes[inside][changed]))
-                    self._codes[place] = codes
+                    self._codes[span] = codes
         finally:
             self.version += 1
             run.forget(tags.FOLDER)
