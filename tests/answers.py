@@ -31,7 +31,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 sys.path.insert(0, str(Path(__file__).parent / "helpers"))
-import factories
+import tiny_models
 
 #: Signals that run on a thousand pairs in minutes.
 USUAL = """\
@@ -101,11 +101,11 @@ def pools(work: Path, photographs: Path | None, pairs: int) -> dict[str, tuple[P
     (work / "classes.txt").write_text("".join(f"{name}\n" for name in OBJECTS))
     models = work / "models"
     models.mkdir()
-    factories.epochs_folder(models / "epochs")
-    factories.spacy_folder(models / "spacy")
-    factories.regression_folder(models / "tokens")
-    clip, language_model = factories.clip_folder(models / "clip"), factories.language_model_folder(models / "words")
-    factories.bridge_folder(models / "bridge", str(clip), str(language_model))
+    tiny_models.epochs_folder(models / "epochs")
+    tiny_models.spacy_folder(models / "spacy")
+    tiny_models.regression_folder(models / "tokens")
+    clip, language_model = tiny_models.clip_folder(models / "clip"), tiny_models.language_model_folder(models / "words")
+    tiny_models.bridge_folder(models / "bridge", str(clip), str(language_model))
     log = work / "log.txt"
     tamis("lab", "make-pool", str(work / "lab"), "--pairs", str(pairs), "--shard-size", str(pairs // 4), log=log)
     tamis("lab", "make-pool", str(work / "few"), "--pairs", "60", "--mix", "hard", "--shard-size", "20", log=log)

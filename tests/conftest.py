@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent / "helpers"))
 import factories
 import tiny_captioners
 import tiny_encoders
+import tiny_models
 import tiny_towers
 from browsing import NO_BROWSER, chromium
 from command_line import Done, Tamis
@@ -80,26 +81,26 @@ def model(make: Callable[..., Path], *settings: Any, of: Sequence[str] = ()) -> 
     return folder
 
 
-clip_model = model(factories.clip_folder)
-siglip_model = model(factories.siglip_folder)
-head_model = model(factories.head_folder)
-epochs_model = model(factories.epochs_folder)
-blip_model = model(factories.captioner_folder)
+clip_model = model(tiny_models.clip_folder)
+siglip_model = model(tiny_models.siglip_folder)
+head_model = model(tiny_models.head_folder)
+epochs_model = model(tiny_models.epochs_folder)
+blip_model = model(tiny_models.captioner_folder)
 itm_model = model(tiny_towers.blip)
 naflex_model = model(tiny_towers.naflex)
-git_model = model(factories.captioner_folder, "git")
-blip2_model = model(factories.captioner_folder, "blip-2")
-vit_gpt2_model = model(factories.captioner_folder, "vit-gpt2")  # decoded by transformers' own `generate` alone
+git_model = model(tiny_models.captioner_folder, "git")
+blip2_model = model(tiny_models.captioner_folder, "blip-2")
+vit_gpt2_model = model(tiny_models.captioner_folder, "vit-gpt2")  # decoded by transformers' own `generate` alone
 llava_model = model(tiny_captioners.chat_folder, "llava")
 qwen_vl_model = model(tiny_captioners.chat_folder, "qwen3_vl")
-regression_model = model(factories.regression_folder)
-sentence_model = model(factories.sentences_folder, of=["regression_model"])
+regression_model = model(tiny_models.regression_folder)
+sentence_model = model(tiny_models.sentences_folder, of=["regression_model"])
 sentence_t5_model = model(tiny_encoders.encoder_folder, T5)
-dual_model = model(factories.dual_folder, of=["regression_model"])
-diffusion_model = model(factories.diffusion_folder)
-llama_model = model(factories.language_model_folder)
-sba_model = model(factories.bridge_folder, of=["clip_model", "llama_model"])
-spacy_model = model(factories.spacy_folder)
+dual_model = model(tiny_models.dual_folder, of=["regression_model"])
+diffusion_model = model(tiny_models.diffusion_folder)
+llama_model = model(tiny_models.language_model_folder)
+sba_model = model(tiny_models.bridge_folder, of=["clip_model", "llama_model"])
+spacy_model = model(tiny_models.spacy_folder)
 
 
 @pytest.fixture

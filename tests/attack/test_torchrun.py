@@ -12,7 +12,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from factories import clip_folder, pair, write_tar
+from factories import pair, write_tar
+from tiny_models import clip_folder
 
 import tamis
 

@@ -9,7 +9,8 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from command_line import Tamis
-from factories import clip_folder, image_bytes, pair, write_tar
+from factories import image_bytes, pair, write_tar
+from tiny_models import clip_folder
 
 from tamis.core.files.checked import with_hash
 from tamis.runs.claims import lock_run

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from factories import clip_folder, write_pool, write_run
+from factories import write_pool, write_run
+from tiny_models import clip_folder
 
 import tamis
 from tamis import Run, Subset

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from factories import clip_folder, parts_of, safetensors_bytes, score, write_pool
+from factories import parts_of, safetensors_bytes, score, write_pool
 from odd_signals import Brightness
 from processes import command, die_at_file
+from tiny_models import clip_folder
 
 import tamis
 from tamis.core.errors import RecipeError, RunError

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from factories import SIZE
+from tiny_models import SIZE
 
 #: One token each; anything else is <unk>.
 LETTERS = [

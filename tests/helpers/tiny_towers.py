@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from factories import SIZE, clip_folder, dual_folder, regression_folder, siglip_folder
 from tiny_captioners import CLIP, SQUARE, VISION, spread
+from tiny_models import SIZE, clip_folder, dual_folder, regression_folder, siglip_folder
 
 LETTERS = [*string.ascii_letters, *string.digits, *".,:;!?", *"\u4e00\u53ea\u72d7", *"\u0643\u0644\u0628"]
 DRAWN = VISION | {"initializer_range": 0.02}  # else BLIP's image towers begin as zeros

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from factories import clip_folder, pair, score, siglip_folder, write_tar
+from factories import pair, score, write_tar
+from tiny_models import clip_folder, siglip_folder
 
 from tamis.core.errors import DependencyError, ModelError
 from tamis.core.types import Device

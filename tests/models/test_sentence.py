@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import sentence_transformers as library
 import torch
-from factories import caption, sentences_folder
+from factories import caption
 from safetensors.torch import load_file, save_file
 from tiny_encoders import E5, ENCODERS, bert, encoder_folder, tokenizer
+from tiny_models import sentences_folder
 from transformers import AutoModel, AutoTokenizer, BlipForImageTextRetrieval
 
 import tamis

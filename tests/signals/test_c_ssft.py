@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from factories import caption, clip_folder, epochs_folder, image_bytes, score_batch
+from factories import caption, image_bytes, score_batch
+from tiny_models import clip_folder, epochs_folder
 
 import tamis
 from tamis.core.errors import ModelError, RecipeError

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from factories import caption, regression_folder, safetensors_bytes
+from factories import caption, safetensors_bytes
+from tiny_models import regression_folder
 
 from tamis.core.errors import ModelError
 from tamis.core.types import Device

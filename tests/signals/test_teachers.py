@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from factories import SIZE, VOCABULARY, bridge_folder, caption, score_batch, tokenizer_folder
+from factories import caption, score_batch
 from numpy.typing import NDArray
+from tiny_models import SIZE, VOCABULARY, bridge_folder, tokenizer_folder
 
 from tamis.core.errors import ModelError
 from tamis.core.math.texts import bertscore

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from factories import clip_folder, pair, write_metadata, write_pool, write_tar
+from factories import pair, write_metadata, write_pool, write_tar
+from tiny_models import clip_folder
 
 import tamis
 from tamis.core.errors import RecipeError, RunError

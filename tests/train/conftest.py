@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from factories import WORDS, clip_folder, tokenizer_folder
+from factories import WORDS
+from tiny_models import clip_folder, tokenizer_folder
 from trainings import CPU, make_run, trained
 from transformers import BertConfig, BertModel
 

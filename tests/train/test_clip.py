@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from factories import tokenizer_folder
 from pretended_gpu import on_gpu
+from tiny_models import tokenizer_folder
 from trainings import CPU, after, assert_same_model, make_run, metrics, trained, weights
 
 import tamis

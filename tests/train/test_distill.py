@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from factories import WORDS, caption, regression_folder, score_batch, write_run
+from factories import WORDS, caption, score_batch, write_run
+from tiny_models import regression_folder
 
 from tamis.core.errors import ModelError, PoolError, RunError
 from tamis.core.math import statistics

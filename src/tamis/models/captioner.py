@@ -4,7 +4,7 @@ BLIP and GIT are sampled by our own loop (`decoder`), the other `ARCHITECTURES` 
 but repeatable by the same random numbers. Models that take an instruction are in `chat`.
 
 To add an architecture, add a line to `ARCHITECTURES`, a tiny checkpoint to `captioner_folder` of
-`tests/helpers/factories.py`, and its fixture to `EXAMPLES` in `tests/models/test_captioners.py`.
+`tests/helpers/tiny_models.py`, and its fixture to `EXAMPLES` in `tests/models/test_captioners.py`.
 """
 
 from __future__ import annotations

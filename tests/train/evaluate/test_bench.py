@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from factories import clip_folder, pair, write_tar
+from factories import pair, write_tar
 from faulty_server import Answer, FaultyServer, Request, files
+from tiny_models import clip_folder
 
 import tamis
 from tamis.core.errors import DiskFullError, PoolError, RecipeError, RunError
