@@ -230,6 +230,7 @@ def test_a_shard_whose_first_pair_is_gone_is_still_exported(tmp_path: Path, monk
             (root / f"{number:05}.{ending}").unlink()
     keep = np.ones(12, bool)
     keep[[2, 4, 8]] = False
+    run = tamis.open_run(run.path)  # which lists the folder again
     kept = tamis.Subset(run=run, keep=keep, recipe={"name": "mine"})
     assert tamis.export(kept, "webdataset", tmp_path / "out") == 9
     images = [sample.image for sample in samples_of(kept, fields={"image"})]

@@ -87,7 +87,7 @@ def test_other_content_is_an_error_with_the_name(change: Callable[[Path], Any], 
     run = tamis.score(path, run=tmp_path / "run", signals=["caption_length"], quiet=True)
     change(path)
     with pytest.raises((PoolError, RunError), match=rf"a\.lance.*{reason}|{reason}.*a\.lance"):
-        list(samples_of(run, order=np.arange(8)))
+        list(samples_of(tamis.open_run(run.path), order=np.arange(8)))
 
 
 def damage(path: Path) -> None:
