@@ -118,8 +118,8 @@ def write_pool(folder: Path, shards: int = 3, rows: int = 7, first: int = 0) -> 
 
 
 def score(pool: Path | str | PoolSpec, run: Path, *signals: Any, **options: Any) -> Run:
-    """Scores a pool, quietly."""
-    return tamis.score(pool, run=run, signals=list(signals), quiet=True, **options)
+    """Scores a pool, quietly; by two signals that need no model, if none is named."""
+    return tamis.score(pool, run=run, signals=list(signals or ("caption_length", "image_size")), quiet=True, **options)
 
 
 def write_run(

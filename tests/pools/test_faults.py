@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from factories import pair, write_pool, write_tar
+from factories import pair, score, write_pool, write_tar
 from faulty_server import FAULTS, Answer, FaultyServer, Request, files, forget_clients, passed_on
 from processes import command
 from s3_fixtures import LIBRARIES_WARN
@@ -24,10 +24,6 @@ pytestmark = [*LIBRARIES_WARN, pytest.mark.usefixtures("quick")]
 ENDLESS = ("stalled", "silent", "trickle")
 
 DATA = bytes(np.random.default_rng(0).integers(0, 256, 40_000, dtype=np.uint8))
-
-
-def score(path: str | PoolSpec, run: Path) -> Run:
-    return tamis.score(path, run=run, signals=["caption_length", "image_size"], quiet=True)
 
 
 def served(folder: Path, at: str = "/pool") -> dict[str, bytes]:

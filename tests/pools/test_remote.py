@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from factories import members_of, pair, write_metadata, write_pool, write_tar
+from factories import members_of, pair, score, write_metadata, write_pool, write_tar
 from s3_fixtures import LIBRARIES_WARN
 
 import tamis
@@ -18,13 +18,8 @@ from tamis.core.errors import PoolError
 from tamis.core.files import find as files
 from tamis.core.files.find import read_ranges
 from tamis.pools import PoolSpec, open_pool
-from tamis.runs import Run
 
 pytestmark = LIBRARIES_WARN
-
-
-def score(path: str, run: Path) -> Run:
-    return tamis.score(path, run=run, signals=["caption_length", "image_size"], quiet=True)
 
 
 @pytest.fixture
