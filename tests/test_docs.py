@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from factories import install_package, write_pool
+from factories import write_pool
+from packages import install_package
 from processes import command, python
 
 import tamis.signals.features

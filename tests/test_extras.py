@@ -13,9 +13,9 @@ import pytest
 import tiny_captioners
 import tiny_encoders
 import tiny_towers
+from packages import HIDING
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from processes import HIDING
 
 import tamis
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from factories import write_pool
-from processes import HIDING
+from packages import HIDING
 
 from tamis.core.errors import install
 
@@ -94,7 +94,7 @@ def test_help_imports_next_to_nothing(arguments: str) -> None:
     assert loaded & {*HEAVY, "numpy", "pyarrow", "yaml", "rich", "PIL", "fsspec"} == set()
     ours = {name.removeprefix("tamis.") for name in loaded if name.startswith("tamis.")}
     assert {name for name in ours if not name.startswith("cli")} <= {
-        *("core", "core.compute", "core.errors", "core.version"),
+        *("core", "core.compute", "core.errors", "core.version")
     }
 
 

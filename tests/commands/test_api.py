@@ -76,31 +76,34 @@ def test_a_pool_without_a_run_is_no_plan(pool: Path, tmp_path: Path) -> None:
             tamis.plan(**given, signals=["caption_length"])
 
 
-def test_a_recipe_is_scored_selected_exported_and_reported(pool: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
+def test_a_recipe_is_scored_selected_exported_and_reported_each_result_as_soon_as_it_exists(
+    pool: Path, tmp_path: Path
+) -> None:
+    out, told = tmp_path / "out", []
+
+    def tell(result: Any) -> None:
+        if isinstance(result, tamis.Subset):
+            assert not out.exists()  # the exports come after it
+        if isinstance(result, Exported):
+            assert result.out.exists()
+            assert not (out / "page.html").exists()
+        told.append(result)
+
     exports = [{"npy": str(out / "subset.npy")}, {"webdataset": {"out": str(out / "shards"), "shard_size": 3}}]
-    done = tamis.run_recipe(
-        recipe(tmp_path, select=CHOSEN, export=exports, report=str(out / "page.html")),
-        settings=["select.top_n.n=4"],
-        quiet=True,
-    )
-    assert done.run.path == tmp_path / "run"
-    assert done.run.failures == {}
-    assert len(done.subset) == 4
+    whole = recipe(tmp_path, select=CHOSEN, export=exports, report=str(out / "page.html"))
+    done = tamis.run_recipe(whole, settings=["select.top_n.n=4"], quiet=True, on_result=tell)
+    assert told == [done.run, done.subset, *done.exports, done.report]
+    assert (done.run.path, done.run.failures) == (tmp_path / "run", {})
     assert [(one.to, one.out, one.pairs) for one in done.exports] == [
         ("npy", out / "subset.npy", 4),
         ("webdataset", out / "shards", 4),
     ]
     assert np.load(out / "subset.npy").shape == (4,)
     assert sorted(path.name for path in (out / "shards").glob("*.tar")) == ["00000.tar", "00001.tar"]
-    assert done.report == out / "page.html"
-    assert "<html" in done.report.read_text(encoding="utf-8")
+    assert "<html" in (out / "page.html").read_text(encoding="utf-8")
     saved = tamis.Subset.load(tmp_path / "run" / "subsets" / "mine.parquet", done.run)
-    assert saved.keep.tolist() == done.subset.keep.tolist()
-    assert (
-        done.subset.keep.tolist()
-        == tamis.select(done.run, {"select": [{"top_n": {**CHOSEN[0]["top_n"], "n": 4}}]}).keep.tolist()
-    )
+    four = tamis.select(done.run, {"select": [{"top_n": {**CHOSEN[0]["top_n"], "n": 4}}]})
+    assert saved.keep.tolist() == done.subset.keep.tolist() == four.keep.tolist()
 
 
 def test_a_file_a_mapping_and_a_loaded_recipe_do_the_same(pool: Path, tmp_path: Path) -> None:
@@ -110,19 +113,3 @@ def test_a_file_a_mapping_and_a_loaded_recipe_do_the_same(pool: Path, tmp_path: 
         tamis.run_recipe(one, quiet=True).subset for one in (written, recipe(tmp_path, select=CHOSEN), load(written))
     ]
     assert all(subset is not None and subset.keep.tolist() == kept[0].keep.tolist() for subset in kept)  # type: ignore[union-attr]
-
-
-def test_every_result_is_reported_as_soon_as_it_exists(pool: Path, tmp_path: Path) -> None:
-    told: list[Any] = []
-
-    def tell(result: Any) -> None:
-        if isinstance(result, tamis.Subset):
-            assert not (tmp_path / "a.npy").exists()  # the exports come after it
-        if isinstance(result, Exported):
-            assert result.out.exists()
-            assert not (tmp_path / "run" / "report.html").exists()
-        told.append(result)
-
-    exports = [{"npy": str(tmp_path / "a.npy")}, {"keys": str(tmp_path / "b.txt")}]
-    done = tamis.run_recipe(recipe(tmp_path, select=CHOSEN, export=exports), quiet=True, on_result=tell)
-    assert told == [done.run, done.subset, *done.exports, done.report]

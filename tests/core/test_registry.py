@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import yaml
-from factories import install_package, write_pool
+from factories import write_pool
+from packages import install_package
 from processes import command
 
 import tamis
@@ -278,11 +279,7 @@ def test_two_packages_of_one_name_are_named_and_neither_is_taken(site: Path, cap
 
 @pytest.mark.parametrize(
     ("body", "names"),
-    [
-        ("endings = 'txt'", "'endings' 'ending'"),
-        ("ending = 1", "ending str"),
-        ("out: str = 'x'", "out"),
-    ],
+    [("endings = 'txt'", "'endings' 'ending'"), ("ending = 1", "ending str"), ("out: str = 'x'", "out")],
 )
 def test_a_faulty_exporter_is_reported_where_its_class_is_made(site: Path, body: str, names: str) -> None:
     write = "" if "def write" in body else "    def write(self, subset, out): ...\n"

@@ -6,15 +6,15 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import yaml
 from command_line import Tamis
-from factories import caption, image_bytes, pair, parts_of, write_pool, write_tar
+from factories import caption, pair, parts_of, write_pool, write_tar
+from pool_kinds import write_kind
 
 import tamis as package
 from tamis.core.errors import RecipeError, RunError
@@ -165,81 +165,55 @@ def test_a_field_that_would_hide_a_score_is_refused(tmp_path: Path) -> None:
         with_fields(pool, tmp_path / "run", "shorter_side", signals=("image_size",))
 
 
-def mount_of(folder: Path, at: Path) -> Iterator[Path]:
-    at.mkdir()
-    if subprocess.run(["mount", "--bind", folder, at], capture_output=True, check=False).returncode:
-        pytest.skip("folders cannot be mounted here")
-    try:
-        yield at
-    finally:
-        subprocess.run(["umount", "-l", at], check=True)
-
-
-@pytest.fixture
-def other_path(request: pytest.FixtureRequest, pool_there: Path, tmp_path: Path) -> Iterator[str]:
-    """Another path of `tmp_path`/pool, by a link, a mount, ..., as one types it."""
-    pool, other = pool_there, tmp_path / "other"
-    if request.param == "mount":
-        for mount in mount_of(pool, other):
-            yield str(mount)
-        return
-    if request.param == "above":
-        (tmp_path / "linked").symlink_to(tmp_path)
-        other = tmp_path / "linked" / "pool"
-    elif request.param == "copy":
+@contextmanager
+def other_path(how: str, pool: Path, folder: Path) -> Iterator[str]:
+    """Another path of a pool, by a link, a mount, ..., as one types it."""
+    other = folder / "other"
+    if how == "mount":
+        other.mkdir()
+        if subprocess.run(["mount", "--bind", pool, other], capture_output=True, check=False).returncode:
+            pytest.skip("folders cannot be mounted here")
+    elif how == "above":
+        (folder / "linked").symlink_to(folder)
+        other = folder / "linked" / "pool"
+    elif how == "copy":
         shutil.copytree(pool, other, copy_function=shutil.copyfile)
-    elif request.param == "links":
+    elif how == "links":
         other.mkdir()
         for path in pool.iterdir():
             (other / path.name).symlink_to(path)
     else:
         other.symlink_to("pool")
-    ending = max(path.suffix for path in pool.iterdir())
-    yield f"{other}/*{ending}" if request.param == "glob" else str(other)
-
-
-def kind_of_pool(kind: str, folder: Path) -> Path:
-    if kind == "tars":
-        return write_pool(folder, shards=2, rows=2)
-    folder.mkdir()
-    if kind == "table":
-        for name in ("a", "b"):
-            rows = [{"image": image_bytes(row), "caption": f"{name} {row}"} for row in range(3)]
-            pq.write_table(pa.Table.from_pylist(rows), folder / f"{name}.parquet")
-    else:
-        for row in range(3):
-            for ending, data in pair(row).items():
-                (folder / f"{row}.{ending}").write_bytes(data)
-    return folder
-
-
-@pytest.fixture
-def pool_there(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    return kind_of_pool(request.param, tmp_path / "pool")
+    try:
+        yield f"{other}/*{max(path.suffix for path in pool.iterdir())}" if how == "glob" else str(other)
+    finally:
+        if how == "mount":
+            subprocess.run(["umount", "-l", other], check=True)
 
 
 @pytest.mark.parametrize(
-    ("pool_there", "other_path"),
+    ("kind", "how"),
     [
-        *((kind, how) for kind in ("tars", "table") for how in ("link", "mount", "above", "copy", "links", "glob")),
+        *((kind, how) for kind in ("tar", "table") for how in ("link", "mount", "above", "copy", "links", "glob")),
         *(("folder", how) for how in ("link", "mount", "above")),
     ],
-    indirect=True,
 )
 def test_the_same_files_by_another_path_are_the_same_pool(
-    pool_there: Path, other_path: str, tamis: Tamis, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    kind: str, how: str, tamis: Tamis, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert tamis("score", str(pool_there), *SIGNALS).code == 0
+    pool = write_kind(tmp_path / "pool", kind, rows=2)
+    assert tamis("score", pool, *SIGNALS).code == 0
     before, urls = parts_of(tmp_path / "run"), Run("run").urls
-    for more in (("--signals", "image_size"), ("--grow",)):
-        done = tamis("score", other_path, *SIGNALS, *more)
-        assert done.code == 0, done.err
-        assert "the same files by another path" in caplog.text
-        assert {name: parts_of(tmp_path / "run")[name] for name in before} == before
-        assert (Run("run").urls, pool_of()) == (urls, [str(pool_there)])
-    done = tamis("score", str(pool_there), other_path, "--run", "both", "--signals", "caption_length", "-q")
-    if Path(other_path).is_symlink() or "linked" in other_path or any(map(Path.is_symlink, Path("other").glob("*"))):
-        assert (done.code, Run("both").shards) == (0, Run("run").shards)
+    with other_path(how, pool, tmp_path) as other:
+        for more in (("--signals", "image_size"), ("--grow",)):
+            done = tamis("score", other, *SIGNALS, *more)
+            assert done.code == 0, done.err
+            assert "the same files by another path" in caplog.text
+            assert {name: parts_of(tmp_path / "run")[name] for name in before} == before
+            assert (Run("run").urls, pool_of()) == (urls, [str(pool)])
+        done = tamis("score", pool, other, "--run", "both", "--signals", "caption_length", "-q")
+        if how in ("link", "above", "links"):
+            assert (done.code, Run("both").shards) == (0, Run("run").shards)
 
 
 def test_another_pool_of_the_same_sizes_is_another(tamis: Tamis, tmp_path: Path) -> None:

@@ -170,8 +170,7 @@ def test_progress_fits_the_terminal(width: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(0.4, "0 s"), (59.4, "59 s"), (59.6, "1 min 0 s"), (3725, "1 h 2 min"), (90_000, "1 d 1 h")],
+    ("seconds", "words"), [(0.4, "0 s"), (59.4, "59 s"), (59.6, "1 min 0 s"), (3725, "1 h 2 min"), (90_000, "1 d 1 h")]
 )
 def test_times_are_said_as_people_say_them(seconds: float, words: str) -> None:
     assert duration(seconds) == words

@@ -30,12 +30,12 @@ def chromium() -> Iterator[Any]:
         running.close()
 
 
-def barriers(tab: Any) -> list[str]:
-    """Returns what axe-core finds wrong in a page, a line each: how bad it is, the rule, and the first places."""
+def barriers(tab: Any, within: str = "html") -> list[str]:
+    """Returns what axe-core finds wrong within a place, a line each: how bad it is, the rule, and the first places."""
     if not tab.evaluate("typeof axe === 'object'"):
         tab.evaluate((files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8"))
     # Only what is wrong is worked out in full: a report has thousands of elements.
-    found = tab.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
+    found = tab.evaluate("(within) => axe.run(within, {resultTypes: ['violations']})", within)["violations"]
     return [
         f"{each['impact']} {each['id']}: {each['help']}: "
         + "; ".join(f"{node['html'][:120]} {node['failureSummary'][:160]}" for node in each["nodes"][:3])

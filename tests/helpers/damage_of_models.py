@@ -61,10 +61,7 @@ BROKEN_WEIGHTS: Mapping[str, Corruption] = {
 }
 
 #: Whole files that do not fit the configuration.
-OTHER_WEIGHTS: Mapping[str, Corruption] = {
-    "a tensor less": tensors(without_last),
-    "a tensor too long": tensors(grown),
-}
+OTHER_WEIGHTS: Mapping[str, Corruption] = {"a tensor less": tensors(without_last), "a tensor too long": tensors(grown)}
 
 #: Of every JSON file.
 JSON: Mapping[str, Corruption] = {

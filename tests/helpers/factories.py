@@ -177,24 +177,6 @@ def index_rows(run: Run, shard: str | None = None) -> list[dict[str, Any]]:
     return [row for name in shards for row in run.index(name).to_pylist()]
 
 
-def install_package(
-    site: Path, distribution: str, entries: Mapping[str, Mapping[str, str]], modules: Mapping[str, str] | None = None
-) -> None:
-    """Installs a package as pip leaves it: its entry points by group and name, and modules by dotted name."""
-    facts = site / f"{distribution.replace('-', '_')}-1.0.dist-info"
-    facts.mkdir(parents=True)
-    (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
-    groups = [
-        f"[{group}]\n" + "".join(f"{name} = {place}\n" for name, place in some.items())
-        for group, some in entries.items()
-    ]
-    (facts / "entry_points.txt").write_text("\n".join(groups))
-    for name, code in (modules or {}).items():
-        path = site.joinpath(*name.split(".")).with_suffix(".py")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(code)
-
-
 def members_of(run: Run, shard: str) -> list[list[Member]]:
     """Returns the tar members of a shard's rows."""
     rows = run.index(shard, ["members"])["members"].to_pylist()
@@ -242,23 +224,3 @@ def write_metadata(path: Path, rows: int = 5, seed: int = 0, **changes: Any) -> 
 def uids_in(path: Path) -> str:
     """The hash of the uids of an index part, from its rows."""
     return uids_digest(*uids_of(read_columns(path, ["uid_hi", "uid_lo"])))
-
-
-def hash_columns(images: Sequence[Pixels]) -> dict[str, Any]:
-    """Returns what the signals `image_hash` and `image_size` say of images."""
-    from tamis.signals.image_hash import colours_of, hashes_of, lightness_of
-
-    return {
-        "image_hash": [hashes_of(image) for image in images],
-        "image_colours": [colours_of(image) for image in images],
-        "image_lightness": [lightness_of(image) for image in images],
-        "width": np.array([image.shape[1] for image in images], np.float32),
-        "height": np.array([image.shape[0] for image in images], np.float32),
-    }
-
-
-def recompressed(pixels: Pixels, quality: int = 60) -> Pixels:
-    """Returns what JPEG makes of some pixels."""
-    out = io.BytesIO()
-    Image.fromarray(pixels).save(out, "JPEG", quality=quality)
-    return np.asarray(Image.open(out).convert("RGB"))

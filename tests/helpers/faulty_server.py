@@ -224,11 +224,7 @@ def forget_clients() -> None:
 
 
 #: What a client of `moto_server` needs beside its URL, which goes into AWS_ENDPOINT_URL.
-S3_ENVIRONMENT = {
-    "AWS_ACCESS_KEY_ID": "testing",
-    "AWS_SECRET_ACCESS_KEY": "testing",
-    "AWS_DEFAULT_REGION": "us-east-1",
-}
+S3_ENVIRONMENT = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "AWS_DEFAULT_REGION": "us-east-1"}
 
 
 @contextmanager

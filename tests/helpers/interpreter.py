@@ -198,12 +198,7 @@ def sample(step: Any, rows: Sequence[Row], among: set[int]) -> Why:
 
 
 def one_of_each(
-    step: Any,
-    rows: Sequence[Row],
-    among: set[int],
-    column: str,
-    near: Callable[[Any, Any], bool],
-    among_kept: bool,
+    step: Any, rows: Sequence[Row], among: set[int], column: str, near: Callable[[Any, Any], bool], among_kept: bool
 ) -> Why:
     """A row is dropped that is near one before it, by scrambled uid: near one that is kept, or near any."""
     why = lacking(step, rows, among, [column])

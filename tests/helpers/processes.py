@@ -34,20 +34,6 @@ _IMPORTED = (
 )
 
 
-#: Code after which no package can be imported whose name is `hidden(name)`, as if it were not installed.
-HIDING = """
-class Hiding:
-    def __init__(self, finder):
-        self.finder = finder
-    def __getattr__(self, name):
-        return getattr(self.finder, name)
-    def find_spec(self, name, path=None, target=None):
-        return None if hidden(name.partition(".")[0]) else self.finder.find_spec(name, path, target)
-import sys
-sys.meta_path[:] = [Hiding(finder) if hasattr(finder, "find_spec") else finder for finder in sys.meta_path]
-"""
-
-
 @functools.cache
 def forking() -> ForkServerContext:
     """The context of multiprocessing whose processes start at once."""
@@ -65,10 +51,7 @@ def command(
 
 
 def program(
-    module: str,
-    *arguments: str | Path,
-    env: Mapping[str, str] | None = None,
-    before: Callable[[], None] | None = None,
+    module: str, *arguments: str | Path, env: Mapping[str, str] | None = None, before: Callable[[], None] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Runs a module as `python -m` does, in a process of its own, in this one's folder and environment.
 

@@ -150,8 +150,7 @@ FAULTY_SIGNALS: list[tuple[Callable[[], Any], str]] = [
     (lambda: scores(spoil), "changes the pairs ['drawn-0'"),
     (
         lambda: scores(
-            lambda samples: judged(samples, lambda s: -1 if s.pixels is None and s.status == "ok" else 1),
-            in_index=True,
+            lambda samples: judged(samples, lambda s: -1 if s.pixels is None and s.status == "ok" else 1), in_index=True
         ),
         "in_index",
     ),

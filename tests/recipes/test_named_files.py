@@ -39,10 +39,7 @@ NAMED: Mapping[str, Mapping[str, Any]] = {
         "norm_sim": {"targets": "FILE"},
         "concept_weight": {"concepts": "FILE"},
     },
-    "select": {
-        "not_in": {"reference": "FILE"},
-        "image_based": {"reference": "FILE", "clusters": 2},
-    },
+    "select": {"not_in": {"reference": "FILE"}, "image_based": {"reference": "FILE", "clusters": 2}},
 }
 
 

@@ -50,7 +50,7 @@ RECORDS = sorted(set(records()), key=lambda one: (one[0].__name__, one[1]))
 
 def test_a_word_that_is_none_of_a_settings_words_is_an_error_in_python_too() -> None:
     assert {cls.__module__.split(".")[1] for cls, _ in RECORDS} == {
-        *("signals", "recipes", "pools", "train", "exports"),
+        *("signals", "recipes", "pools", "train", "exports")
     }
     for cls, name in RECORDS:
         settings = needed(cls)

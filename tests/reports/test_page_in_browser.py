@@ -160,7 +160,9 @@ def test_each_image_is_in_the_file_once(pages: dict[str, Path], name: str) -> No
 
 
 def test_without_images_a_finding_shows_captions(browser: Any, pages: dict[str, Path], tmp_path: Path) -> None:
-    write_report(tamis.open_run(pages["report"].parent / "run"), [], tmp_path / "page.html")
+    run = tamis.open_run(pages["report"].parent / "run")
+    run.readable_pool = None
+    write_report(run, [], tmp_path / "page.html")
     tab = opened(browser, tmp_path / "page.html")
     captions = tab.locator(".findings > li", has_text="are short").locator("button")
     assert captions.all_inner_texts() == ["dog"] * 8
@@ -178,5 +180,5 @@ def test_axe_finds_nothing_wrong_folded_or_with_an_image_opened(
         tab = opened(browser, page, viewport=viewport, color_scheme=scheme)
         assert barriers(tab) == []
         tab.locator(".mosaic button").first.click()
-        assert barriers(tab) == []
+        assert barriers(tab, ":popover-open") == []
         tab.close()

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import false_discovery_control, hypergeom
 
-import tamis
 from tamis.core.errors import RecipeError, RunError
 from tamis.core.math.statistics import chance_of_share, false_discovery_rates
 from tamis.runs import Run
@@ -127,7 +126,3 @@ def test_the_command_and_the_report_name_groups_that_shrink(run: Run, tamis: Tam
     written = json.loads((tmp_path / "r.json").read_text())["sections"]["funnels"]["funnels"][0]["shrinks"]
     assert [one["value"] for one in written["first"]] == ["ja"]
     assert "groups shrink" in (tmp_path / "r.html").read_text()
-
-
-def test_the_api_is_a_method() -> None:
-    assert tamis.Subset.audit.__doc__

@@ -106,21 +106,9 @@ def test_the_explorer_sorts_and_cuts_by_fields_of_numbers(run: Run) -> None:
 
 
 def test_texts_that_are_numbers() -> None:
-    texts = [
-        "85",
-        "85\nbecause it fits",
-        " 7 ",
-        "-3e-2",
-        "+5",
-        ".5",
-        "1e999",
-        "nan",
-        "3 dogs",
-        "1,5",
-        "2019-01-02",
-        None,
-    ]
-    found = as_numbers(pa.array(texts))
+    numbers = ["85", "85\nbecause it fits", " 7 ", "-3e-2", "+5", ".5"]
+    others = ["1e999", "nan", "3 dogs", "1,5", "2019-01-02", None]
+    found = as_numbers(pa.array(numbers + others))
     np.testing.assert_array_equal(found, [85, 85, 7, -0.03, 5, 0.5, *[np.nan] * 6])
     assert are_numbers(pa.array(["1", "NaN", None, "", "-inf", "None", "3 dogs"])) is False
     assert are_numbers(pa.array(["1", "None"]).dictionary_encode()) is True

@@ -11,15 +11,7 @@ from factories import uids_in
 
 from tamis.core.errors import DamageError, RunError
 from tamis.core.types import Column, Sample
-from tamis.runs.parts import (
-    index_facts,
-    numbers,
-    read_columns,
-    read_rows,
-    read_samples,
-    write_rows,
-    write_scores,
-)
+from tamis.runs.parts import index_facts, numbers, read_columns, read_rows, read_samples, write_rows, write_scores
 from tamis.runs.table import MemoryTable
 from tamis.runs.writers import IndexWriter
 

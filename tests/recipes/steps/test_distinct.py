@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from factories import hash_columns, image_bytes, recompressed
+from copies import hash_columns, recompressed
+from factories import image_bytes
 from PIL import Image
 
 from tamis.core.errors import RecipeError
@@ -32,10 +33,7 @@ def hashes() -> list[int]:
 
 
 def table() -> Table:
-    columns = {
-        "image_hash": [f"{number:016x}" for number in hashes()],
-        "clip": np.linspace(0, 1, 40, dtype=np.float32),
-    }
+    columns = {"image_hash": [f"{number:016x}" for number in hashes()], "clip": np.linspace(0, 1, 40, dtype=np.float32)}
     return MemoryTable(columns, uids=(np.zeros(40, np.uint64), np.arange(40, dtype=np.uint64)), block=7)
 
 

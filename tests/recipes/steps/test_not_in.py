@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from factories import hash_columns, recompressed, write_run
+from copies import hash_columns, recompressed
+from factories import write_run
 from PIL import Image
 
 from tamis.core.errors import RecipeError
