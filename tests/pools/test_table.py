@@ -233,7 +233,7 @@ def test_a_row_without_end_is_an_error_of_its_shard(tmp_path: Path, monkeypatch:
 
 @pytest.mark.parametrize(
     ("ending", "module"),
-    [("csv", "rows"), ("jsonl", "rows"), ("parquet", "rows"), ("parquet", "table"), ("parquet", "datacomp")],
+    [("csv", "rows"), ("jsonl", "rows"), ("parquet", "rows"), ("parquet", "groups"), ("parquet", "datacomp")],
 )
 def test_a_table_that_the_disk_does_not_give_may_be_whole(
     module: str, ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -244,7 +244,11 @@ def test_a_table_that_the_disk_does_not_give_may_be_whole(
     path = str(tmp_path / f"p.{ending}")
     spec = PoolSpec(path=path)
     WRITERS[ending](Path(path), [{"image": "a.jpg", "caption": caption(row)} for row in range(12)])
-    monkeypatch.setattr(f"tamis.pools.{module}.open_file", without_answer)
+    if module == "groups":
+        found = pool_rows.TABLES[".parquet"]._replace(groups=without_answer)
+        monkeypatch.setattr(pool_rows, "TABLES", {**pool_rows.TABLES, ".parquet": found})
+    else:
+        monkeypatch.setattr(f"tamis.pools.{module}.open_file", without_answer)
     with pytest.raises(UnreachedError, match=rf"p\.{ending}"):
         metadata_pool(spec, {path: "p"}) if module == "datacomp" else table.table_shards(path, "p", spec)
 

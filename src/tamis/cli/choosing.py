@@ -15,8 +15,8 @@ from tamis.core.errors import RecipeError, StopError
 _BY_ENDING = {".npy": "npy", ".parquet": "parquet", ".txt": "keys", "": "webdataset"}
 
 _FORMAT = Option(
-    help="npy, webdataset, huggingface, parquet or keys; or dropped: what is not kept, and why. Default: by the "
-    "ending of OUT: .npy, .parquet, .txt (keys), none (webdataset).",
+    help="A format of `tamis list exports`. Default: by the ending of OUT: .npy, .parquet, .txt (keys), none "
+    "(webdataset).",
     autocompletion=options.completion("exports"),
 )
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from typer import Argument, Option
 
 from tamis.core.errors import StopError
+from tamis.core.files.find import Format
 
 
 def completion(what: str) -> Callable[[str], list[str]]:
@@ -107,7 +108,7 @@ class Fields:
 class Reading:
     """The settings of `PoolSpec` that are options, copied: importing it would slow `--help` down."""
 
-    format: Annotated[str, "auto, webdataset, table, datacomp or folder."] = "auto"
+    format: Annotated[str, f"One of {', '.join(get_args(Format))}."] = "auto"
     caption: Annotated[str | None, "Where the caption is: txt, json:FIELD, or a table's column."] = None
     captions: Annotated[str | None, "Of an image's several captions: first, longest, or each as a row."] = None
     image: Annotated[

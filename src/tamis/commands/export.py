@@ -24,8 +24,7 @@ def export(subset: Subset, to: str, out: PathLike, *, overwrite: bool = False, *
 
     Args:
         subset: what to write.
-        to: "npy" (DataComp), "parquet", "keys", "webdataset", "huggingface", "dropped" (the dropped pairs, with
-            reasons), or the format that an installed plug-in registers.
+        to: a format of `tamis list exports`, such as "npy" (DataComp) or "webdataset".
         out: the file, or the folder for webdataset and huggingface.
         overwrite: replace what the same format wrote there for another subset. The same subset's shards are kept.
         settings: the format's own, listed in docs/recipes.md; `croissant=True` also writes metadata next to `out`.

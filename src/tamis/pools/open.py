@@ -20,8 +20,6 @@ import xxhash
 
 from tamis.core.errors import PoolError, plural, unknown_message
 from tamis.core.files.find import (
-    ARROW,
-    LANCE,
     absolute,
     expand_braces,
     find,
@@ -31,14 +29,15 @@ from tamis.core.files.find import (
     read_head,
 )
 from tamis.core.types import RESERVED
-from tamis.pools.source import EXIF, ROWS_SUFFIX, TABLES, Pool, PoolSpec, Shard
+from tamis.pools.rows import TABLES, column_kinds
+from tamis.pools.source import EXIF, ROWS_SUFFIX, Pool, PoolSpec, Shard
 from tamis.pools.tar import TarShard
 
 log = logging.getLogger(__name__)
 
 TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
-_TABLES = (*TABLES, *ARROW, LANCE)
+_TABLES = tuple(TABLES)
 
 _FORMS = (
     "A pool is one of three: tars as img2dataset writes them; a table with image and caption columns "
@@ -108,7 +107,7 @@ def _spelled(paths: Sequence[str], known: Iterable[str]) -> list[str]:
 
     def spelled(path: str) -> str:
         # Of a run's million shards, do not ask what they are.
-        if is_remote(path) or (not path.endswith(TARS + TABLES + ARROW) and os.path.isdir(path)):
+        if is_remote(path) or ((is_lance(path) or not path.endswith(TARS + _TABLES)) and os.path.isdir(path)):
             return path if is_remote(path) else folder(path)
         return os.path.join(folder(os.path.dirname(path)), os.path.basename(path))
 
@@ -249,7 +248,6 @@ def _kind_of(urls: list[str], spec: PoolSpec) -> tuple[list[str], str]:
         return tables, "datacomp"
     if spec.format == "auto" and tables[0].endswith(".parquet"):
         from tamis.pools.datacomp import SCORES
-        from tamis.pools.rows import column_kinds
         from tamis.pools.table import IMAGE_COLUMNS
 
         present, images = set(column_kinds(tables[0])), {*IMAGE_COLUMNS, spec.image}
@@ -306,8 +304,6 @@ def with_orientation(pool: Pool) -> Pool:
 
 def _has_exif(pool: Pool) -> bool:
     if pool.kind == "table":
-        from tamis.pools.rows import column_kinds
-
         return EXIF in column_kinds(pool.shards[0].url)
     for shard in pool.shards[:_TRIED_SHARDS]:
         probe = replace(shard, spec=replace(shard.spec, fields=(EXIF,), captions=None))

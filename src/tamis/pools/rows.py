@@ -7,17 +7,20 @@ import io
 import itertools
 import json
 import threading
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tamis.core.errors import PoolError, UnreachedError, nearest
-from tamis.core.files.find import ARROW, is_lance, open_file, stamp
+from tamis.core.files.find import ARROW, LANCE, open_file, stamp
 from tamis.core.files.remote import is_transient
-from tamis.pools.lance import lance_batches, lance_schema
+from tamis.pools.lance import fragment_rows, lance_batches, lance_schema
 from tamis.pools.source import MAX_TEXT_BYTES, json_type_name
+
+Row = Mapping[str, Any]
 
 CAPTION_COLUMNS = ("caption", "text", "alt_text", "alt", "title", "TEXT")
 
@@ -40,20 +43,9 @@ LONGEST_LINE = 2 * MAX_TEXT_BYTES
 
 def table_rows(
     url: str, columns: Sequence[str], first: int = 0, rows: int | None = None, batch: int = BATCH
-) -> Iterator[Mapping[str, Any]]:
-    """Yields rows as {column: value}; CSV, TSV and JSON lines are read whole, whatever the other arguments are."""
-    if is_lance(url):
-        for part in lance_batches(url, columns, first, rows, batch):
-            yield from _cells(part)
-        return
-    if url.endswith(".parquet"):
-        yield from _parquet_rows(url, columns, first, rows, batch)
-        return
-    if url.endswith(ARROW):
-        yield from itertools.islice(_arrow_rows(url, columns, first, batch), rows)
-        return
-    with open_file(url) as raw:
-        yield from _json_rows(raw) if url.endswith(".jsonl") else _csv_rows(raw, tabs=url.endswith(".tsv"))
+) -> Iterator[Row]:
+    """Yields rows as {column: value}; a format without groups is read whole, whatever the other arguments are."""
+    return table_format(url).rows(url, columns, first, rows, batch)
 
 
 def _separator(header: str) -> str:
@@ -61,10 +53,8 @@ def _separator(header: str) -> str:
     return max(",\t;|", key=header.count)
 
 
-def _csv_rows(raw: Any, *, tabs: bool) -> Iterator[Mapping[str, Any]]:
+def _csv_rows(url: str, *_: Any, tabs: bool = False) -> Iterator[Row]:
     csv.field_size_limit(MAX_TEXT_BYTES)
-    # surrogateescape keeps bytes that are not UTF-8, so that the error names their row.
-    text = io.TextIOWrapper(raw, encoding="utf-8-sig", errors="surrogateescape", newline="")
     held = 0  # characters since the last row: csv.reader itself has no limit
 
     def lines() -> Iterator[str]:
@@ -77,8 +67,9 @@ def _csv_rows(raw: Any, *, tabs: bool) -> Iterator[Mapping[str, Any]]:
 
     # A caption may begin with a quote that is never closed, which would swallow the rows up to the next quote. A TSV
     # needs no quotes, so each line is a row; a CSV is read as its quotes say.
-    found = lines()
-    try:
+    # surrogateescape keeps bytes that are not UTF-8, so that the error names their row.
+    with open_file(url) as raw, io.TextIOWrapper(raw, "utf-8-sig", errors="surrogateescape", newline="") as text:
+        found = lines()
         first = next(found, "")
         every, mark = itertools.chain([first], found), "\t" if tabs else _separator(first)
         quoting: Any = csv.QUOTE_NONE if tabs else csv.QUOTE_MINIMAL
@@ -95,8 +86,13 @@ def _csv_rows(raw: Any, *, tabs: bool) -> Iterator[Mapping[str, Any]]:
                 if len(cells) != len(header):
                     row[PROBLEM] = f"the row has {len(cells)} cells, the header {len(header)}"
                 yield row
-    finally:
-        text.detach()  # the caller closes the file
+
+
+def _csv_kinds(url: str, *, tabs: bool = False) -> dict[str, str]:
+    with open_file(url) as raw:
+        first = raw.readline(LONGEST_LINE).decode("utf-8-sig", "replace")
+    mark = "\t" if tabs else _separator(first)
+    return dict.fromkeys(next(csv.reader([first], delimiter=mark, skipinitialspace=mark == "|"), []), TEXT)
 
 
 def _unquoted(cell: str) -> str:
@@ -113,40 +109,39 @@ def _number(name: str, cell: str) -> Any:
     return cell
 
 
-def _json_rows(raw: Any) -> Iterator[Mapping[str, Any]]:
-    while line := raw.readline(LONGEST_LINE + 1):
-        if len(line) > LONGEST_LINE:
-            while line and not line.endswith(b"\n"):
-                line = raw.readline(LONGEST_LINE)
-            yield {PROBLEM: f"the line has more than {LONGEST_LINE:,} bytes"}
-            continue
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            yield {PROBLEM: f"the line is not JSON: {error}"}
-            continue
-        yield row if isinstance(row, dict) else {PROBLEM: f"the line holds a {type(row).__name__}, expected an object"}
+def _json_rows(url: str, *_: Any) -> Iterator[Row]:
+    with open_file(url) as raw:
+        while line := raw.readline(LONGEST_LINE + 1):
+            if len(line) > LONGEST_LINE:
+                while line and not line.endswith(b"\n"):
+                    line = raw.readline(LONGEST_LINE)
+                yield {PROBLEM: f"the line has more than {LONGEST_LINE:,} bytes"}
+                continue
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                yield {PROBLEM: f"the line is not JSON: {error}"}
+                continue
+            yield (
+                row
+                if isinstance(row, dict)
+                else {PROBLEM: f"the line holds a {type(row).__name__}, expected an object"}
+            )
 
 
 def column_kinds(url: str) -> dict[str, str]:
     """Returns what each column holds, judging by the start of the file: `TEXT`, `TEXTS`, or something else."""
     try:
-        if is_lance(url):
-            return {column.name: _arrow_kind(column.type) for column in lance_schema(url)}
-        with pa.memory_map(url) if url.endswith(ARROW) else open_file(url) as raw:
-            if url.endswith((".parquet", *ARROW)):
-                schema = pq.ParquetFile(raw).schema_arrow if url.endswith(".parquet") else _open_arrow(raw).schema
-                return {column.name: _arrow_kind(column.type) for column in schema}
-            if url.endswith(".jsonl"):
-                return _json_kinds(itertools.islice(_json_rows(raw), _LOOK_AT))
-            first = raw.readline(LONGEST_LINE).decode("utf-8-sig", "replace")
-            mark = "\t" if url.endswith(".tsv") else _separator(first)
-            names = next(csv.reader([first], delimiter=mark, skipinitialspace=mark == "|"), [])
-            return dict.fromkeys(names, TEXT)
+        return table_format(url).kinds(url)
     except (OSError, ValueError, pa.ArrowException, csv.Error) as error:
         raise unopened(url, "a table", error) from error
+
+
+def kinds_in(schema: pa.Schema) -> dict[str, str]:
+    """Returns what the columns of a schema hold."""
+    return {column.name: _arrow_kind(column.type) for column in schema}
 
 
 def _arrow_kind(kind: pa.DataType) -> str:
@@ -160,10 +155,10 @@ def _arrow_kind(kind: pa.DataType) -> str:
     return TEXT if pa.types.is_null(kind) else str(kind)[:_LONGEST_COLUMN]
 
 
-def _json_kinds(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+def _json_kinds(url: str) -> dict[str, str]:
     """Returns what each column holds, judging by several rows: one may be broken or lack a column."""
     found: dict[str, set[str]] = {}
-    for row in rows:
+    for row in itertools.islice(_json_rows(url), _LOOK_AT):
         for name, value in row.items():
             if isinstance(name, str):
                 found.setdefault(name, set()).update(() if value is None else (json_type_name(value),))
@@ -228,13 +223,22 @@ _BATCH_BYTES = 64 << 20  # held at once: fewer rows than `BATCH` if they are lar
 _PAGES_AT_ONCE = 8 << 20  # bytes of a large column that are read at once
 
 #: The reader left open at the end of a range, by file, columns, rows held at once, and next row.
-_left_open: dict[tuple[Any, ...], Generator[Mapping[str, Any], None, None]] = {}
+_left_open: dict[tuple[Any, ...], Generator[Row, None, None]] = {}
 _guard = threading.Lock()
 
 
-def _parquet_rows(
-    url: str, columns: Sequence[str], first: int, rows: int | None, batch: int
-) -> Iterator[Mapping[str, Any]]:
+def _parquet_kinds(url: str) -> dict[str, str]:
+    with open_file(url) as raw:
+        return kinds_in(pq.ParquetFile(raw).schema_arrow)
+
+
+def _parquet_groups(url: str) -> list[int]:
+    with open_file(url) as raw:
+        facts = pq.ParquetFile(raw).metadata
+        return [facts.row_group(number).num_rows for number in range(facts.num_row_groups)]
+
+
+def _parquet_rows(url: str, columns: Sequence[str], first: int, rows: int | None, batch: int) -> Iterator[Row]:
     file = (url, stamp(url) if first or rows is not None else "", tuple(columns), batch)
     with _guard:
         reader = _left_open.pop((*file, first), None) or _rows_from(url, columns, first, batch)
@@ -253,7 +257,7 @@ def _parquet_rows(
                 _left_open[*file, first + rows] = reader
 
 
-def _rows_from(url: str, columns: Sequence[str], first: int, batch: int) -> Generator[Mapping[str, Any], None, None]:
+def _rows_from(url: str, columns: Sequence[str], first: int, batch: int) -> Generator[Row, None, None]:
     """Yields all rows from `first` on; earlier rows of its row group are decoded and dropped."""
     with open_file(url) as raw:
         # `paged` reads page by page, for row groups that are too large to hold whole.
@@ -273,11 +277,16 @@ def _rows_from(url: str, columns: Sequence[str], first: int, batch: int) -> Gene
                 first = max(0, first - part.num_rows)
 
 
-def arrow_batches(url: str) -> Iterator[pa.RecordBatch]:
+def _arrow_batches(url: str) -> Iterator[pa.RecordBatch]:
     """Yields the batches of an Arrow file on a disk; their bytes are read when looked at."""
     with pa.memory_map(url) as raw, _open_arrow(raw) as reader:
         many = getattr(reader, "num_record_batches", None)
         yield from reader if many is None else map(reader.get_batch, range(many))
+
+
+def _arrow_kinds(url: str) -> dict[str, str]:
+    with pa.memory_map(url) as raw:
+        return kinds_in(_open_arrow(raw).schema)
 
 
 def _open_arrow(raw: Any) -> Any:
@@ -287,14 +296,18 @@ def _open_arrow(raw: Any) -> Any:
     return pa.ipc.open_file(raw) if is_file else pa.ipc.open_stream(raw)
 
 
-def _arrow_rows(url: str, columns: Sequence[str], first: int, batch: int) -> Iterator[Mapping[str, Any]]:
-    for part in arrow_batches(url):
+def _arrow_rows(url: str, columns: Sequence[str], first: int, rows: int | None, batch: int) -> Iterator[Row]:
+    return itertools.islice(itertools.chain.from_iterable(map(_cells, _arrow_parts(url, columns, first, batch))), rows)
+
+
+def _arrow_parts(url: str, columns: Sequence[str], first: int, batch: int) -> Iterator[pa.RecordBatch]:
+    for part in _arrow_batches(url):
         if part.num_rows > first:
             part = part.select([name for name in dict.fromkeys(columns) if name in part.schema.names])
             part.validate(full=True)  # a wrong offset would make pyarrow read any memory
             held = max(1, min(batch, int(_BATCH_BYTES * part.num_rows / max(part.nbytes, 1))))
             for start in range(first, part.num_rows, held):
-                yield from _cells(part.slice(start, held))
+                yield part.slice(start, held)
         first = max(0, first - part.num_rows)
 
 
@@ -310,3 +323,42 @@ def _cells(part: pa.RecordBatch) -> list[dict[str, Any]]:
                 values = [None if value is None else value.decode("utf-8", "surrogateescape") for value in values]
             columns[name] = values
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+# ---- the formats -----------------------------------------------------------------------------------------------------
+
+
+class TableFormat(NamedTuple):
+    """How tables of one format are read, each by its URL.
+
+    Attributes:
+        kinds: returns what each column holds; see `column_kinds`.
+        rows: yields rows; see `table_rows`.
+        groups: returns the rows of each part of a table that can be read alone; None: tables are read whole.
+    """
+
+    kinds: Callable[[str], dict[str, str]]
+    rows: Callable[[str, Sequence[str], int, int | None, int], Iterator[Row]]
+    groups: Callable[[str], list[int]] | None = None
+
+
+_ARROW = TableFormat(_arrow_kinds, _arrow_rows, lambda url: [part.num_rows for part in _arrow_batches(url)])
+
+#: The formats of tables by the ending of their files.
+TABLES: Mapping[str, TableFormat] = {
+    ".parquet": TableFormat(_parquet_kinds, _parquet_rows, _parquet_groups),
+    ".csv": TableFormat(_csv_kinds, _csv_rows),
+    ".tsv": TableFormat(partial(_csv_kinds, tabs=True), partial(_csv_rows, tabs=True)),
+    ".jsonl": TableFormat(_json_kinds, _json_rows),
+    **dict.fromkeys(ARROW, _ARROW),
+    LANCE: TableFormat(
+        lambda url: kinds_in(lance_schema(url)),
+        lambda *how: itertools.chain.from_iterable(map(_cells, lance_batches(*how))),
+        fragment_rows,
+    ),
+}
+
+
+def table_format(url: str) -> TableFormat:
+    """Returns the format of a table by the ending of its URL."""
+    return next((found for ending, found in TABLES.items() if url.endswith(ending)), TABLES[".csv"])

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 from tamis.core.errors import SampleError, ShardError, check_words, plural, unknown_message
-from tamis.core.files.find import stamp
+from tamis.core.files.find import Format, stamp
 from tamis.core.ids import content_uid, format_uid, parse_uid
 from tamis.core.types import EXIF_WORDS, ORIENTATION, Member, Node, Sample, Signal, Transparency
 
@@ -39,9 +39,6 @@ _LINE = re.compile(rb"[^\r\n]+")
 
 # The texts of a shard may take this many bytes, plus more for each row: its index is built in memory.
 _TEXTS, _TEXTS_PER_ROW = 128 << 20, 16 << 10
-
-#: File name endings of tables.
-TABLES = (".parquet", ".csv", ".tsv", ".jsonl")
 
 #: The end of a shard's name if it is a range of a table's rows, or of a folder's pairs: its first row, and for a folder
 #: a hash of its first key.
@@ -88,7 +85,7 @@ class PoolSpec:
     """
 
     path: str | tuple[str, ...]
-    format: Literal["auto", "webdataset", "table", "datacomp", "folder"] = "auto"
+    format: Format = "auto"
     caption: str | None = None
     captions: str | None = None  # one of `CAPTIONS`; no Literal, so that `best` gets its own message
     image: str | None = None

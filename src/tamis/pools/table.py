@@ -19,23 +19,21 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tamis.core.errors import PoolError, SampleError, ShardError, UnreachedError, first_line
-from tamis.core.files.find import ARROW, LANCE, is_lance, is_remote, open_file, read_head
+from tamis.core.files.find import is_lance, is_remote, read_head
 from tamis.core.files.remote import is_transient, redacted, unreached
 from tamis.core.types import RESERVED, STATUSES, Member, Sample
 from tamis.pools.images import is_image
-from tamis.pools.lance import fragment_rows
 from tamis.pools.rows import (
     BATCH,
     CAPTION_COLUMNS,
     PROBLEM,
     TEXT,
-    arrow_batches,
     check_texts,
     choose_column,
     column_kinds,
+    table_format,
     table_rows,
     unopened,
 )
@@ -112,8 +110,8 @@ class TableShard(Shard):
         return (sample for number, row in self.rows() for sample in self.samples_in(number, row))
 
     def rows(self, first: int = 0, most: int | None = None) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """Yields rows of this shard with their numbers: of Parquet and Lance `most` from `first` on, of others all."""
-        first = first if self.url.endswith((".parquet", *ARROW, LANCE)) else 0
+        """Yields rows of this shard with their numbers: of a format with groups `most` from `first` on, else all."""
+        first = first if table_format(self.url).groups else 0
         left = None if self.range.rows is None else self.range.rows - first
         left = most if left is None or (most is not None and most < left) else left
         try:
@@ -186,7 +184,7 @@ class TableShard(Shard):
     def reader(self, *, whole: bool, keep_open: bool) -> SampleReader:
         if is_lance(self.url):
             return _ByRun(self, whole)
-        if whole or (self.url.endswith((".parquet", *ARROW)) and column_kinds(self.url)[self.image or ""] != TEXT):
+        if whole or (table_format(self.url).groups and column_kinds(self.url)[self.image or ""] != TEXT):
             return _ByRow(self, whole)
         first = next(self.rows(0, 1), (0, {}))[1].get(self.image or "")
         if isinstance(first, str) and _BASE64.match(first):
@@ -349,9 +347,9 @@ def table_shards(url: str, stem: str, spec: PoolSpec) -> list[TableShard]:
     check_texts(caption, kinds, url)
     spec = replace(spec, fields=_fields(spec.fields, kinds, (image, caption)))
     ranges = [RowRange()]
-    if url.endswith((".parquet", *ARROW, LANCE)):
+    if groups := table_format(url).groups:
         try:
-            ranges = row_ranges(fragment_rows(url) if is_lance(url) else _group_rows(url))
+            ranges = row_ranges(groups(url))
         except (OSError, pa.ArrowException) as error:
             raise unopened(url, "a table", error) from error
     return [
@@ -365,14 +363,6 @@ def _fields(asked: Sequence[str], kinds: Mapping[str, str], used: Sequence[str |
     free = [name for name, kind in kinds.items() if name not in (*used, *RESERVED) and not _COMPOUND.search(kind)]
     matching = (fnmatch.filter(free, name) if "*" in name else [name] for name in asked)
     return tuple(dict.fromkeys(itertools.chain.from_iterable(matching)))
-
-
-def _group_rows(url: str) -> list[int]:
-    if url.endswith(ARROW):
-        return [part.num_rows for part in arrow_batches(url)]
-    with open_file(url) as raw:
-        facts = pq.ParquetFile(raw).metadata
-        return [facts.row_group(number).num_rows for number in range(facts.num_row_groups)]
 
 
 def piece_name(stem: str, ranges: Sequence[RowRange], part: RowRange) -> str:

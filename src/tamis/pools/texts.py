@@ -30,13 +30,14 @@ from tamis.pools.rows import (
     table_rows,
     unopened,
 )
-from tamis.pools.source import TABLES, first_of, text_in, utf8
+from tamis.pools.source import first_of, text_in, utf8
 
 log = logging.getLogger(__name__)
 
 #: Usual names of a column of texts.
 TEXT_COLUMNS = (*CAPTION_COLUMNS, "word", "Word", "sentence")
 
+TABLES = (".parquet", ".csv", ".tsv", ".jsonl")
 ENDINGS = (*TABLES, ".txt")
 
 

@@ -38,7 +38,7 @@ from tamis.models.texts.regression import load_text_regression
 from tamis.models.texts.soft_token import Bridge, End, Reader
 from tamis.pools.texts import read_texts
 from tamis.runs import open_run
-from tamis.train.loop import Settings, fit
+from tamis.train.loop import Optimiser, Settings, fit
 
 if TYPE_CHECKING:
     import torch
@@ -87,7 +87,7 @@ class Distillation:
     epochs: Annotated[int, "Number of epochs."] = 2
     batch_size: Annotated[int, "Captions in a batch of training."] = 128
     learning_rate: Annotated[float, "The peak learning rate."] = 1e-4
-    optimiser: Annotated[Literal["adamw", "muon"], "adamw, or muon for the matrices inside the layers."] = "adamw"
+    optimiser: Optimiser = "adamw"
     warmup: float = 0.03  # share of the steps in which the rate rises
     max_tokens: int = 64  # training truncates longer captions
     seed: Annotated[int, "Seed of the new head, dropout and the order of the captions."] = 0

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 from tamis.core.compute import Precision
 from tamis.core.errors import StopError, check_words
@@ -22,12 +22,16 @@ log = logging.getLogger(__name__)
 BatchT = TypeVar("BatchT")
 
 
+#: The optimisers that `new_optimisers` makes, and the help of options that choose one.
+Optimiser = Annotated[Literal["adamw", "muon"], "adamw, or muon for the matrices inside the layers."]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """Optimiser and schedule."""
 
     steps: int  # number of batches
-    optimiser: Literal["adamw", "muon"] = "muon"  # see `new_optimisers`
+    optimiser: Optimiser = "muon"
     learning_rate: float = 1e-3  # AdamW's peak
     matrix_learning_rate: float = 1e-2  # Muon's peak
     betas: tuple[float, float] = (0.9, 0.98)  # for AdamW

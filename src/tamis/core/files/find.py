@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from io import RawIOBase
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 from tamis.core.errors import PoolError, brief, check_file, nearest
 from tamis.core.files.remote import RemoteError, ask, fetch, keep_secrets, open_remote, public, store_of, version_of
@@ -24,6 +24,8 @@ _MAGIC = "*?["
 _MOST = 3_000_000  # files that a path with braces may expand to
 _ASKED_AT_ONCE = 16  # requests to a store
 
+#: The kinds of pools, for `PoolSpec.format` and the command line, which must not import pools to show its help.
+Format = Literal["auto", "webdataset", "table", "datacomp", "folder"]
 
 #: How the name of a Lance dataset, a folder, ends; and those of files of Arrow: `save_to_disk` of Hugging Face, polars.
 LANCE, ARROW = ".lance", (".arrow", ".feather", ".ipc")
