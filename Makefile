@@ -24,7 +24,7 @@ attack: setup
 
 # Kills of workers, commands, actors and of Ray itself at random moments; then the run goes on and must be whole.
 faults: setup
-	$(BIN)/python -m pytest -n 0 -m attack tests/helpers/test_faults.py
+	$(BIN)/python -m pytest -n 0 -m attack tests/attack/test_faults.py
 
 # Licences of what is installed, then known vulnerabilities, for which PyPI has to be reached.
 audit: setup
