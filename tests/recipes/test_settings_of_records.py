@@ -12,8 +12,8 @@ import pytest
 from tamis.recipes.steps import ClipCov, Distinct
 from tamis.signals.features.text import TextBoxes
 
-#: Layers whose records people make by hand; others are results.
-MADE_BY_HAND = ("signals", "recipes.steps", "exports", "pools.source", "train")
+#: Rooms whose records people make by hand; others are results.
+MADE_BY_HAND = ("signals", "recipes.steps", "exports", "pools.source", "train.icc", "train.loop")
 
 #: What settings without a default are given here.
 GIVEN = {"score": "clip", "value": 0.5, "low": 0.1, "high": 0.5, "fraction": 0.5, "n": 3, "epsilon": 0.1, "tail": 0.2}
@@ -21,9 +21,9 @@ GIVEN = {"score": "clip", "value": 0.5, "low": 0.1, "high": 0.5, "fraction": 0.5
 
 def records() -> Iterator[tuple[type[Any], str]]:
     """Every record that people make, with each of its settings that takes one of several words."""
-    for layer in MADE_BY_HAND:
-        top = importlib.import_module(f"tamis.{layer}")
-        names = [found.name for found in pkgutil.walk_packages(getattr(top, "__path__", []), f"tamis.{layer}.")]
+    for room in MADE_BY_HAND:
+        top = importlib.import_module(f"tamis.{room}")
+        names = [found.name for found in pkgutil.walk_packages(getattr(top, "__path__", []), f"tamis.{room}.")]
         for name in [top.__name__, *names]:
             for cls in vars(importlib.import_module(name)).values():
                 if not (isinstance(cls, type) and dataclasses.is_dataclass(cls) and cls.__module__ == name):
