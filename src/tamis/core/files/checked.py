@@ -331,10 +331,10 @@ def read_record(path: Path, remedy: str = "") -> dict[str, Any]:
     raise damaged(path, what, remedy)
 
 
-def read_result(path: Path, command: str, version: int) -> dict[str, Any] | None:
+def read_result(path: Path, command: str) -> dict[str, Any] | None:
     """Returns the result of a command from its file, None if there is no file; RunError for another version's."""
     facts = read_record(path) if path.is_file() else None
-    if facts is not None and (facts.get("kind"), facts.get("format")) != (command, version):
+    if facts is not None and (facts.get("kind"), facts.get("format")) != (command, 1):
         raise RunError(f"{path} was written by another version of tamis: delete it, or repeat `{command}`")
     return facts
 

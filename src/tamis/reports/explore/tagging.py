@@ -71,9 +71,9 @@ class Tags:
     def of(self, row: int) -> list[str]:
         return tags_in(self._sets[self._codes[row]])
 
-    def having(self, tag: str = "", codes: Codes | None = None) -> Mask:
-        """Returns the rows that have a tag ("": any tag), of all rows or of those with some codes."""
-        codes = (self._codes if codes is None else codes).copy()  # first: another thread may add sets
+    def having(self, tag: str = "") -> Mask:
+        """Returns the rows that have a tag ("": any tag)."""
+        codes = self._codes.copy()  # first: another thread may add sets
         return np.asarray(np.array([tag in tags_in(text) if tag else bool(text) for text in self._sets])[codes])
 
     def counts(self, among: Mask | None = None) -> dict[str, int]:

@@ -12,7 +12,7 @@ from tamis.reports.formats import NONE, fixed, share
 
 def look(context: Context) -> Facts | None:
     """Reads the result of `tamis look`, which sampled `shards` `of` the pool's shards; None if there is none."""
-    facts = read_result(context.run.path / "look.json", "tamis look", 1)
+    facts = read_result(context.run.path / "look.json", "tamis look")
     return facts and {name: facts[name] for name in ("pairs", "shards", "of", "seconds", "proposals")}
 
 
@@ -21,7 +21,7 @@ def gather(context: Context) -> Facts | None:
 
     `overlap` is intersection over union, in the order of the lines; `samples`: training samples per model.
     """
-    facts = read_result(context.run.path / "bench.json", "tamis bench", 1)
+    facts = read_result(context.run.path / "bench.json", "tamis bench")
     if facts is None:
         return None
     names = [each["name"] for each in facts["contenders"]]
