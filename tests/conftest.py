@@ -159,4 +159,4 @@ def tamis(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], t
         captured = capsys.readouterr()
         return Done(code, captured.out, captured.err)
 
-    return run
+    return Tamis(run)

@@ -41,7 +41,7 @@ def test_repeats_are_said_in_rows_and_times_and_exported_as_such(tamis: Tamis, t
     assert found["funnel"][-1]["times"] == counts[1] > counts[0]
     assert f"wrote {counts[1]} pairs" in tamis("export", "run", "often.parquet", "often.npy").err
     assert np.load("often.npy").size == counts[1]
-    assert tamis("report", "run", "often.parquet", "-o", "page.html").code == 0
+    tamis.ok("report", "run", "often.parquet", "-o", "page.html")
     page = Path("page.html").read_text()
     assert f"{counts[1]} with repeats" in page
     assert re.search(r"<b class=\"stays\">kept \d+ times</b>", page)
@@ -61,5 +61,5 @@ def test_settings_reach_signals_by_the_same_path_with_and_without_a_recipe(tamis
         assert {group.facts["settings"].get("of") for group in groups.values()} == {None, "stored"}
     given = ["score", "pool", "--run", "new", "--recipe", "mine.yaml", "--signals", "image_size", "--dry-run"]
     assert "2 entries are called 'image_size': use a number" in tamis(*given, *setting).err
-    assert tamis(*given, "--set", "signals.2.image_size.of=stored").code == 0
+    tamis.ok(*given, "--set", "signals.2.image_size.of=stored")
     assert "no entry is called 'language'" in tamis(*given, "--set", "signals.language.model=lid176").err

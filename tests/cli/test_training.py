@@ -27,8 +27,7 @@ def test_c_rho_trains_on_a_subset_and_on_a_pool_that_has_no_run(
 ) -> None:
     library.select(library.open_run(scored), {"select": [{"top_n": {"score": "words", "n": 9}}]}).save("best.parquet")
     settings = ("--subset", "best.parquet", "--model", clip_model, "--train-batch", "8", "--epochs", "3")
-    done = tamis("train", "c_rho", scored, "pool", "--out", "mine", *settings)
-    assert done.code == 0, done.err
+    done = tamis.ok("train", "c_rho", scored, "pool", "--out", "mine", *settings)
     assert done.out == "- c_rho: {clean: mine/clean, pool: mine/pool}\n"
     assert "wrote mine/clean: 4 steps, 32 samples of 9 pairs" in done.err
     assert "wrote mine/pool: 3 steps, 24 samples of 21 pairs" in done.err
@@ -43,8 +42,7 @@ def test_the_command_for_open_clip_sees_as_many_epochs_as_asked(tamis: Tamis, sc
         (("--epochs", "10"), 210),
         (("--epochs", "10", "--subset", "best.parquet"), 90),
     ):
-        done = tamis(*command, *more, "--out", "unused")
-        assert done.code == 0, done.err
+        done = tamis.ok(*command, *more, "--out", "unused")
         words = done.out.split()
         of = {name: int(words[words.index(name) + 1]) for name in ("--train-num-samples", "--epochs")}
         assert of["--train-num-samples"] * of["--epochs"] == samples
@@ -77,8 +75,7 @@ def test_the_labs_tasks_are_drawn_and_a_model_is_measured_on_them(tamis: Tamis, 
     assert drawn.code == 0
     assert "wrote 5 tasks of 12 images each" in drawn.err
     arguments = ("evaluate", "zero-shot", clip_model, "--tasks", "tasks", "--out", "out")
-    done = tamis(*arguments, "--json")
-    assert done.code == 0, done.err
+    done = tamis.ok(*arguments, "--json")
     found = json.loads(done.out)
     assert len(found["tasks"]) == 5
     table = tamis(*arguments, "-q")

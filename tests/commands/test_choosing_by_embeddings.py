@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from factories import pair, write_pool, write_tar
+from factories import pair, score, write_pool, write_tar
 
 import tamis
 from tamis.commands import select as choosing
@@ -34,19 +34,9 @@ def scored(tmp_path_factory: pytest.TempPathFactory, clip_model: str, names: str
     write_pool(folder / "pool", shards=3, rows=7)
     twice = [("copy", pair(0, uid=f"{10**6:032x}")), ("broken", pair(1) | {"jpg": b"none"})]
     write_tar(folder / "pool" / "00003.tar", twice)
-    return tamis.score(
-        folder / "pool",
-        run=folder / "run",
-        signals=[
-            {"clip": {"model": clip_model}},
-            {"zero_shot_class": {"model": clip_model, "classes_from": names, "templates": "name"}},
-            "image_hash",
-            "class_mentions",
-            "image_size",
-        ],
-        keep=["embeddings"],
-        quiet=True,
-    )
+    zero_shot = {"zero_shot_class": {"model": clip_model, "classes_from": names, "templates": "name"}}
+    signals = [{"clip": {"model": clip_model}}, zero_shot, "image_hash", "class_mentions", "image_size"]
+    return score(folder / "pool", folder / "run", *signals, keep=["embeddings"])
 
 
 def test_embeddings_and_classes_are_columns_of_recipes(scored: Run) -> None:
@@ -172,13 +162,8 @@ def test_missing_embeddings_are_reported_before_any_work(scored: Run, tmp_path: 
 def test_a_run_is_a_reference_unless_another_model_made_its_embeddings(
     scored: Run, tmp_path: Path, siglip_model: str
 ) -> None:
-    other = tamis.score(
-        write_pool(tmp_path / "pool", shards=1, rows=2),
-        run=tmp_path / "run",
-        signals=[{"clip": {"model": siglip_model}}],
-        keep=["embeddings"],
-        quiet=True,
-    )
+    pool = write_pool(tmp_path / "pool", shards=1, rows=2)
+    other = score(pool, tmp_path / "run", {"clip": {"model": siglip_model}}, keep=["embeddings"])
 
     def steps(reference: Path) -> dict[str, Any]:
         step = {"image_based": {"reference": str(reference), "clusters": 1, "missing": "drop"}}

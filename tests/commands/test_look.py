@@ -46,8 +46,7 @@ def test_the_page_proposes_recipes_with_what_was_seen(tamis: Tamis, tmp_path: Pa
         ("007", {**pair(7), "txt": b" "}),
     ]
     write_tar(pool / "00000.tar", samples)
-    done = tamis("look", "a pool", "--quiet")
-    assert done.code == 0, done.err
+    done = tamis.ok("look", "a pool", "--quiet")
     assert "8 pairs, the first rows of 1 of 1 shards" in done.err
     assert "Of 8 pairs it drops 1 empty caption, 1 broken image" in done.out
     assert "2 images repeat another of the sample" in done.out
@@ -94,7 +93,7 @@ def test_drawings_on_transparent_grounds_are_told_apart_and_counted(
     files = [drawing(*house), drawing(*tree), drawing(*house), drawing(*house, size=120)]
     write_tar(pool / "00000.tar", [(str(n), {"txt": b"a drawing", "png": data}) for n, data in enumerate(files)])
     told = "4 images are a single colour once transparency is ignored, e.g. black line art"
-    assert tamis("look", "pool", "--quiet").code == 0
+    tamis.ok("look", "pool", "--quiet")
     assert f"{told}: to score them on white, make another run with --transparency white" in caplog.text
     page = html.unescape(Path("look.html").read_text())
     assert "4 images (100 %) are a single colour once transparency is ignored." in page
@@ -143,7 +142,7 @@ def test_the_endings_of_images_are_named_with_commas(tmp_path: Path, tamis: Tami
     )
     done = tamis("look", "pool", "--image-extensions", "pic,bmp", "--quiet")
     assert (done.code, "tamis run pool --image-extensions pic,bmp --recipe" in done.err) == (0, True), done.err
-    assert tamis("run", "pool", "--image-extensions", "pic,bmp", "--recipe", "basic", "-q", "--run", "run").code == 0
+    tamis.ok("run", "pool", "--image-extensions", "pic,bmp", "--recipe", "basic", "-q", "--run", "run")
     assert package.open_run("run").facts["pool"]["image_extensions"] == ["pic", "bmp"]
 
 
@@ -152,8 +151,7 @@ def test_a_table_is_read_by_the_columns_that_are_named(tmp_path: Path, tamis: Ta
     Path("t.csv").write_text("words,pic\na dog,x.jpg\na cat,y.jpg\n", encoding="utf-8")
     (tmp_path / "x.jpg").write_bytes(image_bytes(1))
     assert "--image" in tamis("look", "t.csv").err
-    done = tamis("look", "t.csv", "--caption", "words", "--image", "pic", "--max-pixels", "1000000", "--quiet")
-    assert done.code == 0, done.err
+    done = tamis.ok("look", "t.csv", "--caption", "words", "--image", "pic", "--max-pixels", "1000000", "--quiet")
     page = html.unescape(re.sub("<[^<>]*>", "", Path("look.html").read_text(encoding="utf-8")))
     assert "tamis run t.csv --caption words --image pic --max-pixels 1000000 --recipe" in page
     assert "1 missing image" in done.out

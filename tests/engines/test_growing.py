@@ -36,39 +36,38 @@ def pool_of(run: str = "run") -> Any:
 
 def test_a_part_of_the_pool_is_scored_and_the_run_keeps_its_pool(tamis: Tamis, tmp_path: Path) -> None:
     pool = str(write_pool(tmp_path / "pool", shards=6, rows=2))
-    assert tamis("score", pool, *SIGNALS).code == 0
+    tamis.ok("score", pool, *SIGNALS)
     done = tamis("score", "pool/{00000..00003}.tar", "--run", "run", "--signals", "image_size", "-q")
     assert (done.code, pool_of()) == (0, [pool])
     assert sorted(Run("run").scores["image_size"].shards) == [f"0000{number}" for number in range(4)]
-    done = tamis("score", *shlex.split(Run("run").score_command())[2:], "--signals", "image_size", "-q")
-    assert done.code == 0, done.err
+    done = tamis.ok("score", *shlex.split(Run("run").score_command())[2:], "--signals", "image_size", "-q")
     assert len(Run("run").scores["image_size"].shards) == 6
     # A range that became longer is another pool; a run may be next to its pool's files, in an empty folder.
     (tmp_path / "pool" / "run").mkdir()
     ranged = ("--run", "pool/run", "--signals", "caption_length", "-q")
     assert [tamis("score", f"pool/{{00000..0000{last}}}.tar", *ranged).code for last in (1, 2)] == [0, 2]
-    assert tamis("score", "pool", *ranged, "--grow").code == 0
+    tamis.ok("score", "pool", *ranged, "--grow")
     assert pool_of("pool/run") == [str(tmp_path / "pool" / "{00000..00001}.tar"), pool]
-    assert tamis("score", "pool/**/*.tar", *ranged, "--grow").code == 0
+    tamis.ok("score", "pool/**/*.tar", *ranged, "--grow")
     (tmp_path / "pool").rename(tmp_path / "moved")
     assert (tamis("score", "moved", *SIGNALS).code, pool_of()) == (0, [str(tmp_path / "moved")])
 
 
 def test_another_pool_is_added_when_that_is_asked_for(tamis: Tamis, tmp_path: Path) -> None:
     one, two = str(write_pool(tmp_path / "one", shards=2, rows=2)), str(write_pool(tmp_path / "two", 2, 2, first=1))
-    assert tamis("score", one, *SIGNALS).code == 0
+    tamis.ok("score", one, *SIGNALS)
     before = files(tmp_path / "run")
     for more in ((), ("--dry-run",)):
         done = tamis("score", two, *SIGNALS, *more)
         assert (done.code, files(tmp_path / "run") == before) == (2, True)
         assert f"run holds another pool ({one}), which lacks 2 of these, the first: " in done.err
         assert "--grow" in done.err
-    assert tamis("score", two, *SIGNALS, "--grow").code == 0
+    tamis.ok("score", two, *SIGNALS, "--grow")
     assert pool_of() == [one, two]
     write_pool(tmp_path / "two", 1, 2, first=3)  # each of its places may grow
-    assert tamis("score", two, *SIGNALS).code == 0
+    tamis.ok("score", two, *SIGNALS)
     assert pool_of() == [one, two]
-    assert tamis("score", *shlex.split(Run("run").score_command())[2:], "--signals", "image_size", "-q").code == 0
+    tamis.ok("score", *shlex.split(Run("run").score_command())[2:], "--signals", "image_size", "-q")
     assert len(Run("run").scores["image_size"].shards) == 5
     assert len(Run("run")) == 10
 
@@ -202,12 +201,11 @@ def test_the_same_files_by_another_path_are_the_same_pool(
     kind: str, how: str, tamis: Tamis, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     pool = write_kind(tmp_path / "pool", kind, rows=2)
-    assert tamis("score", pool, *SIGNALS).code == 0
+    tamis.ok("score", pool, *SIGNALS)
     before, urls = parts_of(tmp_path / "run"), Run("run").urls
     with other_path(how, pool, tmp_path) as other:
         for more in (("--signals", "image_size"), ("--grow",)):
-            done = tamis("score", other, *SIGNALS, *more)
-            assert done.code == 0, done.err
+            done = tamis.ok("score", other, *SIGNALS, *more)
             assert "the same files by another path" in caplog.text
             assert {name: parts_of(tmp_path / "run")[name] for name in before} == before
             assert (Run("run").urls, pool_of()) == (urls, [str(pool)])
@@ -222,13 +220,13 @@ def test_another_pool_of_the_same_sizes_is_another(tamis: Tamis, tmp_path: Path)
     path = tmp_path / "two" / "00000.tar"
     content = path.read_bytes()
     path.write_bytes(content.replace(word := caption(0).encode(), word.swapcase()))
-    assert tamis("score", str(one), *SIGNALS).code == 0
+    tamis.ok("score", str(one), *SIGNALS)
     assert tamis("score", "two", *SIGNALS).code == 2
-    assert tamis("score", "two", *SIGNALS, "--grow").code == 0
+    tamis.ok("score", "two", *SIGNALS, "--grow")
     assert len(Run("run")) == 8
     write_pool(tmp_path / "one", shards=1, rows=3, first=2)  # of a pool by another path, new files are new
     (tmp_path / "linked").symlink_to("one")
-    assert tamis("score", "linked", *SIGNALS).code == 0
+    tamis.ok("score", "linked", *SIGNALS)
     assert len(Run("run")) == 11
 
 

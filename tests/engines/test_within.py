@@ -184,10 +184,8 @@ def test_bad_rows_and_several_captions_of_an_image_are_what_they_are_in_full(tmp
         ("e", {"jpg": image_bytes(3), "json": texts}),
     ]
     spec = PoolSpec(path=str(write_tar(tmp_path / "0.tar", samples)), caption="json:all", captions="each")
-    whole = tamis.score(
-        spec, run=tmp_path / "whole", signals=["caption_length", Brightness(), "image_hash"], quiet=True
-    )
-    run = tamis.score(spec, run=tmp_path / "run", signals=["caption_length"], quiet=True)
+    whole = score(spec, tmp_path / "whole", "caption_length", Brightness(), "image_hash")
+    run = score(spec, tmp_path / "run", "caption_length")
     for rows in ([0, 2, 4, 9, 11], [1, 6, 7], range(len(run))):
         run = within(spec, run.path, subset(run, *rows), Brightness(), "image_hash")
     assert parts_of(run.path) == parts_of(whole.path)

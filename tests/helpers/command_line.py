@@ -20,7 +20,26 @@ class Done:
     err: str
 
 
-Tamis = Callable[..., Done]
+@dataclass(frozen=True)
+class Tamis:
+    """Runs the command line in this process."""
+
+    run: Callable[..., Done]
+
+    def __call__(self, *arguments: str | Path) -> Done:
+        return self.run(*arguments)
+
+    def refused(self, *arguments: str | Path) -> str:
+        """Runs a command that must end with exit code 2, and returns what it says."""
+        done = self.run(*arguments)
+        assert done.code == 2, done
+        return done.err
+
+    def ok(self, *arguments: str | Path) -> Done:
+        """Runs a command that must succeed."""
+        done = self.run(*arguments)
+        assert done.code == 0, done.err
+        return done
 
 
 def everything(folder: Path) -> dict[str, bytes]:

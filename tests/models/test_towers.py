@@ -105,14 +105,11 @@ def test_embeddings_are_the_librarys_own(
     texts = np.insert(texts, CAPTIONS.index(""), np.nan, axis=0)
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(json.dumps({"name": "mine", "about": "", "signals": [{"clip": {"model": model}}]}))
-    assert tamis("check", recipe).code == 0
+    tamis.ok("check", recipe)
     for size in (1, 7):
         run = tmp_path / f"run{size}"
         settings = ["--keep", "embeddings", "--precision", "float32", "--batch-size", size, "--workers", 1]
-        done = tamis(
-            "score", pool, "--run", run, "--signals", "clip", "--set", f"signals.clip.model={model}", *settings
-        )
-        assert done.code == 0, done.err
+        tamis.ok("score", pool, "--run", run, "--signals", "clip", "--set", f"signals.clip.model={model}", *settings)
         scored = Run(run)
         for name, expected in (("image_embedding", images), ("text_embedding", texts)):
             stored = np.asarray(scored.embedding(name, "0"), np.float32)
@@ -159,8 +156,7 @@ def test_probabilities_of_a_match_are_the_librarys_own(
     settings = ["--set", f"signals.itm.model={model}", "--precision", "float32", "--workers", 1]
     for size in (1, 7):
         run = tmp_path / f"run{size}"
-        done = tamis("score", pool, "--run", run, "--signals", "itm", *settings, "--batch-size", size)
-        assert done.code == 0, done.err
+        tamis.ok("score", pool, "--run", run, "--signals", "itm", *settings, "--batch-size", size)
         np.testing.assert_allclose(Run(run).to_numpy("itm"), expected, rtol=0, atol=1e-5)
     # There is something to compare: the same caption in two cases, with other images; and other words.
     assert abs(expected[0] - expected[1]) > 1e-3

@@ -170,8 +170,7 @@ def test_exports_that_encode_turn_and_those_that_copy_do_not(tmp_path: Path) -> 
 
 def test_look_counts_them_and_shows_them_before_and_after(tmp_path: Path, tamis: Tamis) -> None:
     sideways_pool(tmp_path / "pool")
-    done = tamis("look", "pool", "--out", "look.html")
-    assert done.code == 0, done.err
+    done = tamis.ok("look", "pool", "--out", "look.html")
     assert "turned by the EXIF in the json" in done.err
     page = Path("look.html").read_text(encoding="utf-8")
     assert "7 images (87.5 %) are stored turned or mirrored." in page

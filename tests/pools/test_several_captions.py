@@ -151,7 +151,7 @@ def test_from_score_to_exports_and_back_with_uids_of_the_pool(tamis: Tamis, tmp_
     """The best caption of each image, as trainers read it; the exported tars are a pool of the same uids."""
     files = [pair(seed) | {"txt": "\n".join(some).encode()} for seed, some in enumerate((DOGS, CATS, ["a dog"]))]
     write_tar(tmp_path / "pool" / "0.tar", [(str(seed), one) for seed, one in enumerate(files)])
-    assert tamis("score", "pool", "--run", "run", "--captions", "each", "--signals", "caption_length", "-q").code == 0
+    tamis.ok("score", "pool", "--run", "run", "--captions", "each", "--signals", "caption_length", "-q")
     run = Run("run")
     assert "--captions each" in run.score_command()
     own = [json.loads(one["json"])["uid"] for one in files]
@@ -164,7 +164,7 @@ def test_from_score_to_exports_and_back_with_uids_of_the_pool(tamis: Tamis, tmp_
     assert run.to_arrow()["uid"].to_pylist() == uids
     recipe = {"select": [{"top_n": {"score": "characters", "n": 1, "per": "image_xxh3", "missing": "drop"}}]}
     Path("best.yaml").write_text(yaml.safe_dump(recipe))
-    assert tamis("select", "run", "--recipe", "best.yaml", "--out", "best.parquet").code == 0
+    tamis.ok("select", "run", "--recipe", "best.yaml", "--out", "best.parquet")
     for kind, out in (("webdataset", "tars"), ("parquet", "best-scores.parquet"), ("npy", "best.npy")):
         assert tamis("export", "run", "best.parquet", out, "--to", kind).code == 0, kind
     kept = [1, 3, 5]

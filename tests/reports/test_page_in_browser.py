@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from browsing import NO_AXE, NO_BROWSER, barriers
-from factories import image_bytes, pair, write_tar
+from factories import image_bytes, pair, score, write_tar
 
 import tamis
 from tamis.reports.page import SHOWN, write_report
@@ -32,12 +32,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     write_tar(folder / "pool" / "00000.tar", samples)
     with contextlib.chdir(folder):  # the page has the pool's path: its length must not matter
         tamis.look("pool", out="look.html", quiet=True)
-    run = tamis.score(
-        folder / "pool",
-        run=folder / "run",
-        signals=["caption_length", "language", "image_size", "image_hash"],
-        quiet=True,
-    )
+    run = score(folder / "pool", folder / "run", "caption_length", "language", "image_size", "image_hash")
     subsets = [tamis.select(run, name) for name in ("basic", "distinct")]
     tamis.report(run, subsets, out=folder / "report.html")
     return {name: folder / f"{name}.html" for name in ("look", "report")}

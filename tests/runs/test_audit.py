@@ -114,15 +114,13 @@ def test_embeddings_are_no_groups(tmp_path: Path) -> None:
 def test_the_command_and_the_report_name_groups_that_shrink(run: Run, tamis: Tamis, tmp_path: Path) -> None:
     language = np.array(run.to_arrow(["top_language"]).column("top_language").to_pylist())
     kept(run, np.where(language == "ja", 0.1, 0.3)).save(tmp_path / "s.parquet")
-    done = tamis("audit", str(run.path), "s.parquet", "--by", "top_language,url")
-    assert done.code == 0, done.err
+    done = tamis.ok("audit", str(run.path), "s.parquet", "--by", "top_language,url")
     assert "1 of 10 groups of at least 20 pairs shrink" in done.err
     assert "ja" in done.out.splitlines()[1]
     assert "shrinks" in done.out.splitlines()[1]
     facts = json.loads(tamis("audit", str(run.path), "s.parquet", "--json").out)
     assert [one["value"] for one in facts if one["shrinks"]] == ["ja"]
-    page = tamis("report", str(run.path), "s.parquet", "--out", "r.html")
-    assert page.code == 0, page.err
+    tamis.ok("report", str(run.path), "s.parquet", "--out", "r.html")
     written = json.loads((tmp_path / "r.json").read_text())["sections"]["funnels"]["funnels"][0]["shrinks"]
     assert [one["value"] for one in written["first"]] == ["ja"]
     assert "groups shrink" in (tmp_path / "r.html").read_text()

@@ -47,7 +47,7 @@ def test_the_command_that_the_message_names_completes_the_run(run: Path, tamis: 
         Run(run).check_complete()
     command = Run(run, partial=True).completing_command()
     assert command in str(error.value)
-    assert tamis(*shlex.split(command)[1:]).code == 0
+    tamis.ok(*shlex.split(command)[1:])
     assert len(Run(run).to_numpy("words")) == 42
 
 
@@ -61,10 +61,10 @@ def test_a_partial_choice_says_so_everywhere_and_also_when_the_run_is_whole_agai
     assert next(iter(json.loads(tamis(*select, "--json").out).items())) == ("partial", facts)
     assert missing in tamis("export", run, "a.parquet", "a.npy", "--to", "npy", "--partial").err
     assert np.load(tmp_path / "a.npy").shape == (11,)  # 0.3 of 35
-    assert tamis("report", run, "a.parquet", "--out", "a.html", "--partial").code == 0
+    tamis.ok("report", run, "a.parquet", "--out", "a.html", "--partial")
     assert "6 shards are missing" in (tmp_path / "a.html").read_text()
     assert json.loads((tmp_path / "a.json").read_text())["partial"]["missing"] == 1
-    assert tamis("score", tmp_path / "pool", "--run", run, "--signals", "caption_length", "-q").code == 0
+    tamis.ok("score", tmp_path / "pool", "--run", run, "--signals", "caption_length", "-q")
     whole = Run(run)
     assert Subset.load(tmp_path / "a.parquet", whole).partial == facts
 

@@ -102,7 +102,7 @@ def test_a_run_at_a_url_holds_what_a_local_one_holds_and_another_machine_reads_i
 def test_every_command_takes_the_url(pool: Path, s3: Any, tamis: Tamis, machine: Callable[[str], None]) -> None:
     Path("half.yaml").write_text("select: [{top_fraction: {score: characters, fraction: 0.5}}]")
     assert f"{RUN} (new)" in tamis("score", pool, "--run", RUN, "--signals", "caption_length", "--dry-run").out
-    assert tamis("score", pool, "--run", RUN, "--signals", "caption_length", "-q").code == 0
+    tamis.ok("score", pool, "--run", RUN, "--signals", "caption_length", "-q")
     run = Run(RUN)
     manifest.describe(run.path, {"embeddings/image_embedding-1": {"name": "image_embedding"}})
     for shard in run.shards:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from factories import image_bytes, write_tar
+from factories import image_bytes, score, write_tar
 
 import tamis
 from tamis.core.errors import RunError
@@ -160,9 +160,7 @@ def test_no_reader_takes_another_pair_for_the_one_that_was_scored(kind: str, cha
     pool = tmp_path / "pool"
     write(pool, SCORED, **how)
     before = files_under(pool)
-    run = tamis.score(
-        tamis.PoolSpec(path=str(pool), **settings), run=tmp_path / "run", signals=["caption_length"], quiet=True
-    )
+    run = score(tamis.PoolSpec(path=str(pool), **settings), tmp_path / "run", "caption_length")
     assert run.statuses["ok"] == 6
     shutil.rmtree(pool)
     write(pool, CHANGES[change], **how)

@@ -55,7 +55,7 @@ def test_a_published_head_becomes_scores(make: Any, clip_model: str, pool: Path,
     torch.save(head.state_dict(), tmp_path / "head.pth")
     with pytest.raises(ModelError, match="tamis convert"):
         load_head(str(tmp_path / "head.pth"), "auto", Device())
-    assert tamis("convert", tmp_path / "head.pth", tmp_path / "head").code == 0
+    tamis.ok("convert", tmp_path / "head.pth", tmp_path / "head")
     torch.save(torch.nn.LayerNorm(24).state_dict(), tmp_path / "norm.pth")
     assert "no linear layer" in tamis("convert", tmp_path / "norm.pth", tmp_path / "norm").err
     assert not (tmp_path / "norm").exists()

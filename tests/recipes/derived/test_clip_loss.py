@@ -175,16 +175,15 @@ def test_the_command_adds_columns_that_recipes_read(tmp_path: Path, tamis: Tamis
     targets = tmp_path / "targets.npy"
     np.save(targets, images[:5])
     signals = ["--signals", "clip_loss,norm_sim", "--set", f"signals.norm_sim.targets={targets}"]
-    done = tamis("derive", str(run.path), *signals, "--set", "signals.clip_loss.batch=16")
-    assert done.code == 0, done.err
+    done = tamis.ok("derive", str(run.path), *signals, "--set", "signals.clip_loss.batch=16")
     assert "60 rows have the columns clip_loss.clip_loss, clip_loss.clip_norm_image" in done.err
     opened = Run(run.path)
     assert opened["norm_sim"][:5] == pytest.approx(1, abs=1e-3)
     stored = {path: path.stat().st_mtime_ns for path in run.path.glob("scores/*/*")}
-    assert tamis("derive", str(run.path), *signals, "--set", "signals.clip_loss.batch=16").code == 0
+    tamis.ok("derive", str(run.path), *signals, "--set", "signals.clip_loss.batch=16")
     assert stored == {path: path.stat().st_mtime_ns for path in run.path.glob("scores/*/*")}
     np.save(targets, images[5:9])  # other content, same name
-    assert tamis("derive", str(run.path), *signals).code == 0
+    tamis.ok("derive", str(run.path), *signals)
     assert Run(run.path)["norm_sim"][5:9] == pytest.approx(1, abs=1e-3)
     assert not list((run.path / "unfinished").glob("*"))
 

@@ -141,13 +141,10 @@ def test_what_cannot_be_fitted_is_said(tmp_path: Path) -> None:
 
 def test_the_command_line_fits_derives_and_selects(tamis: Tamis, tmp_path: Path) -> None:
     two_runs(tmp_path)
-    done = tamis("train", "mix", "--target", "0-3", "--pool", "1-3", "--columns", "a,b", "--out", "mix.yaml")
-    assert done.code == 0, done.err
+    done = tamis.ok("train", "mix", "--target", "0-3", "--pool", "1-3", "--columns", "a,b", "--out", "mix.yaml")
     assert "on held-out pairs: 400 of the target, 3,000 of the pool" in done.out
     assert set(yaml.safe_load((tmp_path / "mix.yaml").read_text())["terms"]) == {"a", "b"}
-    derived = tamis("derive", "1-3", "--signals", "mix", "--set", "signals.mix.weights=mix.yaml")
-    assert derived.code == 0, derived.err
+    tamis.ok("derive", "1-3", "--signals", "mix", "--set", "signals.mix.weights=mix.yaml")
     (tmp_path / "r.yaml").write_text("select:\n- top_fraction: {score: mix, fraction: 0.1}\n")
-    chosen = tamis("select", "1-3", "--recipe", "r.yaml", "--out", "s.parquet", "--json")
-    assert chosen.code == 0, chosen.err
+    chosen = tamis.ok("select", "1-3", "--recipe", "r.yaml", "--out", "s.parquet", "--json")
     assert '"kept": 300' in chosen.out

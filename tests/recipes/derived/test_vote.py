@@ -79,23 +79,22 @@ def test_a_recipe_is_scored_derived_and_selected_and_again_when_the_pool_grows(t
     first = ["{00000..00001}.tar", "--run", "run", "--device", "cpu"]
     dry = tamis("score", *first, "--recipe", "votes.yaml", "--dry-run")
     assert "derived   vote: 2 shards to do" in dry.out
-    assert tamis("run", *first, "--recipe", "votes.yaml").code == 0
+    tamis.ok("run", *first, "--recipe", "votes.yaml")
     run = Run("run")
     words, characters = run["words"], run["characters"]
     expected = (words > np.median(words)) + 1.0 * (characters > np.median(characters))
     np.testing.assert_array_equal(run["votes"], expected)
     assert "derived   vote: 0 shards to do" in tamis("score", *first, "--recipe", "votes.yaml", "--dry-run").out
 
-    assert tamis("score", "00002.tar", "--run", "run", "--signals", "caption_length", "--grow").code == 0
-    stale = tamis("select", "run", "--recipe", "votes.yaml", "--out", "out.parquet")
-    assert stale.code == 2
-    assert "2 of 3 shards have it (00002 has not); repeat `tamis derive` first" in stale.err
-    assert tamis("derive", "run", "--recipe", "votes.yaml").code == 0
+    tamis.ok("score", "00002.tar", "--run", "run", "--signals", "caption_length", "--grow")
+    message = tamis.refused("select", "run", "--recipe", "votes.yaml", "--out", "out.parquet")
+    assert "2 of 3 shards have it (00002 has not); repeat `tamis derive` first" in message
+    tamis.ok("derive", "run", "--recipe", "votes.yaml")
     words = Run("run")["words"]
     assert words.size == 12
     assert (Run("run")["votes"] >= (words > np.median(words))).all()
     assert len(list(Path("run/scores").glob("vote-*"))) == 1
-    assert tamis("select", "run", "--recipe", "votes.yaml", "--out", "out.parquet").code == 0
+    tamis.ok("select", "run", "--recipe", "votes.yaml", "--out", "out.parquet")
 
 
 def test_shards_without_rows_take_no_values_of_others(tmp_path: Path) -> None:

@@ -73,9 +73,8 @@ def test_vectors_of_others_are_scored_and_read_as_our_own(form: str, pool: Path,
     recipe.write_text(
         json.dumps({"name": "mine", "about": "", "signals": signals, "keep": ["embeddings"], "select": steps})
     )
-    assert tamis("check", recipe).code == 0
-    done = tamis("score", pool, "--run", tmp_path / "run", "--recipe", recipe, "--workers", 1, "--batch-size", 4)
-    assert done.code == 0, done.err
+    tamis.ok("check", recipe)
+    tamis.ok("score", pool, "--run", tmp_path / "run", "--recipe", recipe, "--workers", 1, "--batch-size", 4)
     run = Run(tmp_path / "run")
     expected = {side: unit_rows(rows).astype(np.float16) for side, rows in (("image", image), ("text", text))}
     for rows in expected.values():

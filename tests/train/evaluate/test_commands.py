@@ -17,8 +17,7 @@ def rated(folder: Path) -> Path:
 
 def test_evaluating_prints_three_correlations_with_intervals(tamis: Tamis, tmp_path: Path) -> None:
     path = rated(tmp_path)
-    done = tamis("evaluate", "concreteness", path, "--signal", "caption_length")
-    assert done.code == 0, done.err
+    done = tamis.ok("evaluate", "concreteness", path, "--signal", "caption_length")
     assert done.out.count("1.000 [1.000, 1.000]") == 3
     assert "1 rows have no rating or no score" in done.err
     facts = json.loads(tamis("evaluate", "concreteness", path, "--signal", "caption_length", "--json").out)
@@ -32,17 +31,15 @@ def test_training_scoring_and_distilling_in_a_row(
     captions = list(dict.fromkeys(caption(seed) for seed in range(150)))[:100]
     table = tmp_path / "captions.csv"
     table.write_text("caption\n" + "".join(f"{text}\n" for text in captions))
-    done = tamis(
+    done = tamis.ok(
         *("train", "sba", table, "--clip", clip_model, "--language-model", llama_model),
         *("--epochs", "1", "--end", "eos", "--out", tmp_path / "sba"),
     )
-    assert done.code == 0, done.err
     assert "wrote" in done.err
     run = tmp_path / "run"
     recipe = tmp_path / "teachers.yaml"
     recipe.write_text(f"signals:\n  - sba: {{bridge: {tmp_path / 'sba'}, beams: 2, max_tokens: 6}}\n")
-    done = tamis("score", table, "--image", "none", "--run", run, "--recipe", recipe, "--quiet")
-    assert done.code == 0, done.err
+    done = tamis.ok("score", table, "--image", "none", "--run", run, "--recipe", recipe, "--quiet")
     from tamis.runs import open_run
 
     opened = open_run(run)
@@ -52,26 +49,21 @@ def test_training_scoring_and_distilling_in_a_row(
     sba = opened.to_numpy("sba")
     kept = opened.index(opened.shards[0], ["caption"])["caption"].to_pylist()
     scores.write_text("caption,vba,sba\n" + "".join(f"{t},{s / 2},{s}\n" for t, s in zip(kept, sba, strict=True)))
-    done = tamis(
+    done = tamis.ok(
         *("train", "icc", scores, "--weights", "2,1,-1", "--student", regression_model, "--epochs", "1"),
         *("--out", tmp_path / "student", "--json"),
     )
-    assert done.code == 0, done.err
     assert "student, combined teachers" in json.loads(done.out)
     assert (tmp_path / "student" / "model.safetensors").is_file()
     students = f"{regression_model},{tmp_path / 'student'}"
     listed = tmp_path / "to-label.csv"
-    done = tamis("train", "icc-labels", scores, "--students", students, "--count", "9", "--out", listed)
-    assert done.code == 0, done.err
+    done = tamis.ok("train", "icc-labels", scores, "--students", students, "--count", "9", "--out", listed)
     again = tamis("train", "icc-labels", scores, "--students", students, "--count", "9", "--out", listed)
     assert (again.code, "to-label.csv" in again.err) == (2, True)
     header, *lines = listed.read_text().splitlines()
     assert header == "caption,label"
     assert len(lines) == 9
     assert all(line.endswith(",") and line[:-1].strip('"') in kept for line in lines)
-    done = tamis("train", "icc", scores, "--teacher", "vba", "--labels", listed, "--out", tmp_path / "other")
-    assert done.code == 2
-    assert "--teacher trains the student of one teacher" in done.err
-    done = tamis("train", "icc", scores, "--out", tmp_path / "other")
-    assert done.code == 2
-    assert "say how to combine the teachers" in done.err
+    message = tamis.refused("train", "icc", scores, "--teacher", "vba", "--labels", listed, "--out", tmp_path / "other")
+    assert "--teacher trains the student of one teacher" in message
+    assert "say how to combine the teachers" in tamis.refused("train", "icc", scores, "--out", tmp_path / "other")
