@@ -65,12 +65,11 @@ def test_subsets_are_put_together(run: tamis.Run, tmp_path: Path, sign: str) -> 
     assert tamis.select(run, both.recipe).keep.tolist() == wanted.tolist()
     (line,) = both.funnel
     assert line["before"] - line["kept"] == sum(line["dropped"].values())
-    codes = both.verdict.dropped_by
     dropped = int(np.flatnonzero(~wanted & (one.keep | two.keep | (sign == "|")))[0])
-    assert ("wide" if one.keep[dropped] else "long") in both.verdict.reasons[codes[dropped]]  # which of them drops it
+    assert ("wide" if one.keep[dropped] else "long") in both.verdict.reason_of(dropped)  # which of them drops it
     both.save(tmp_path / "both.parquet")
     again = Subset.load(tmp_path / "both.parquet", run)
-    assert again.verdict.reasons == both.verdict.reasons
+    assert again.verdict.why == both.verdict.why
     assert tamis.export(again, "dropped", tmp_path / "dropped.parquet") == len(run) - wanted.sum()
 
 

@@ -48,7 +48,7 @@ def file(run: Run, tmp_path: Path) -> Path:
 
 
 def why(subset: Subset) -> list[str]:
-    return [subset.verdict.reasons[code] for code in subset.verdict.dropped_by.tolist()]
+    return [subset.verdict.reason_of(row) for row in range(subset.keep.size)]
 
 
 def saved(subset: Subset, path: Path) -> Subset:

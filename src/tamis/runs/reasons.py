@@ -90,14 +90,12 @@ class Verdict:
     cuts: tuple[Cut, ...] = ()
     problem: str = ""
 
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        """A sentence per code; "" for code 0, the kept rows."""
-        return ("", *(reason.sentence for reason in self.why))
-
     def reason_of(self, row: int) -> str | None:
         """Returns why a row is dropped; "" if it is kept, None if unknown."""
-        return None if self.dropped_by is None else self.reasons[self.dropped_by[row]]
+        if self.dropped_by is None:
+            return None
+        code = int(self.dropped_by[row])
+        return self.why[code - 1].sentence if code else ""
 
     @property
     def ranking(self) -> Cut | None:
