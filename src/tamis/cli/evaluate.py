@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from tamis.cli import options
-from tamis.cli.printing import (
-    correlations,
-    exit_if,
-    follow_the_work,
-    print_json,
-    print_table,
-    say,
-    stopping_at,
-)
+from tamis.cli.printing import correlations, exit_if, follow_the_work, print_json, print_table, say, stopping_at
 
 if TYPE_CHECKING:
     from tamis.train.evaluate.tasks import Tasks

@@ -29,8 +29,7 @@ _DISTILLATION = "student epochs batch_size:train_batch learning_rate optimiser s
 
 How = Annotated[dict[str, Any], Fields(_HOW, "pieces checkpointing threads:decode_threads")]
 HowAndHowOften = Annotated[
-    dict[str, Any],
-    Fields(_HOW, "pieces checkpointing threads:decode_threads save_every report_every keep_epochs"),
+    dict[str, Any], Fields(_HOW, "pieces checkpointing threads:decode_threads save_every report_every keep_epochs")
 ]
 CleanRun = Annotated[str, Argument(metavar="CLEAN_RUN", help="The clean set: its run folder, or a pool without a run.")]
 CleanSubset = Annotated[Path | None, Option("--subset", metavar="FILE", help="A subset of the clean set.")]
@@ -253,8 +252,7 @@ def sba(
     language_model: Annotated[str, Option(help="The causal language model that writes them.")],
     out: OutFolder,
     training: Annotated[
-        dict[str, Any],
-        Fields("tamis.train.icc:SbaTraining", "epochs batch_size:train_batch learning_rate end seed"),
+        dict[str, Any], Fields("tamis.train.icc:SbaTraining", "epochs batch_size:train_batch learning_rate end seed")
     ],
     compute: TrainingCompute,
     text: Text = None,

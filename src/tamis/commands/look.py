@@ -29,7 +29,7 @@ from tamis.pools import Pool, open_pool
 from tamis.pools.open import with_orientation
 from tamis.pools.source import SAMPLE_UID, PoolSpec, pool_options
 from tamis.recipes.recipe import PathLike, load
-from tamis.reports.formats import in_words, share, status_words
+from tamis.reports.formats import in_words, share
 from tamis.runs import Run, open_run
 from tamis.runs.subset import Subset
 
@@ -184,7 +184,7 @@ _BY_MODELS = {
 def _why_basic(subset: Subset, statuses: Mapping[str, int]) -> str:
     dropped: Counter[str] = sum((Counter(line["dropped"]) for line in subset.funnel[1:]), Counter())
     parts = [
-        f"{count:,} {status_words(status, count)}"
+        f"{count:,} {STATUSES[status].counted(count)}"
         for status, count in sorted(statuses.items(), key=lambda item: -item[1])
         if count and not STATUSES[status].usable
     ]

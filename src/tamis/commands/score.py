@@ -231,12 +231,7 @@ def _is_recipe(name: str, run: Path) -> bool:
     return name.endswith((".yaml", ".yml")) or (shipped_name(name) is not None and not there)
 
 
-def derive(
-    run: PathLike | Run,
-    signals: Recipe | Sequence[SignalLike],
-    *,
-    partial: bool = False,
-) -> Run:
+def derive(run: PathLike | Run, signals: Recipe | Sequence[SignalLike], *, partial: bool = False) -> Run:
     """Adds derived signals to a finished run; no model runs, and the pool is not read.
 
     What is there already is not computed again; after more shards were scored, it is. An interrupted call goes on.

@@ -87,10 +87,7 @@ def select(
         raise RunError(_how_to_score(unscored, columns.get(unscored.column, unscored.column), opened))
     used = makers_of(chosen, opened, columns)
     _warn_of_english_only(chosen, opened, used, outcome)
-    recorded = {
-        **chosen.text,
-        **({"signals": list(_fill_in(chosen, opened, used))} if chosen.entries else {}),
-    }
+    recorded = {**chosen.text, **({"signals": list(_fill_in(chosen, opened, used))} if chosen.entries else {})}
     return Subset(
         run=opened,
         keep=outcome.keep,

@@ -25,7 +25,7 @@ class SampleStatus(NamedTuple):
 
     Attributes:
         about: its meaning, for pages.
-        one, several: words that follow a number of pairs: "broken image", "broken images".
+        one, several: the words of `counted`.
         no_image: words in place of the image; "" if the image can be read.
         usable: whether image and caption can both be read, whatever else is wrong.
     """
@@ -35,6 +35,10 @@ class SampleStatus(NamedTuple):
     several: str
     no_image: str = ""
     usable: bool = False
+
+    def counted(self, rows: int) -> str:
+        """Returns the words that follow the number `rows`: "empty captions"."""
+        return self.one if rows == 1 else self.several
 
 
 #: Sample statuses in the index: "ok", or the first problem found.

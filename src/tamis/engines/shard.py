@@ -41,15 +41,7 @@ from tamis.runs.claims import claim_shard
 from tamis.runs.manifest import forget
 from tamis.runs.parts import write_side_files
 from tamis.runs.reread import read_images_again
-from tamis.runs.writers import (
-    IndexWriter,
-    PartWriter,
-    RowsWriter,
-    ScoreWriter,
-    TextsWriter,
-    Unfinished,
-    drop_unneeded,
-)
+from tamis.runs.writers import IndexWriter, PartWriter, RowsWriter, ScoreWriter, TextsWriter, Unfinished, drop_unneeded
 from tamis.signals.features.sources import DecodedImages
 from tamis.signals.graph import Executor, Fault, Values, topological
 

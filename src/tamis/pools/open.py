@@ -19,15 +19,7 @@ from typing import Any, cast
 import xxhash
 
 from tamis.core.errors import PoolError, plural, unknown_message
-from tamis.core.files.find import (
-    absolute,
-    expand_braces,
-    find,
-    is_lance,
-    is_pool_file,
-    is_remote,
-    read_head,
-)
+from tamis.core.files.find import absolute, expand_braces, find, is_lance, is_pool_file, is_remote, read_head
 from tamis.core.types import RESERVED
 from tamis.pools.rows import TABLES, column_kinds
 from tamis.pools.source import EXIF, ROWS_SUFFIX, Pool, PoolSpec, Shard

@@ -325,9 +325,6 @@ def _cells(part: pa.RecordBatch) -> list[dict[str, Any]]:
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-# ---- the formats -----------------------------------------------------------------------------------------------------
-
-
 class TableFormat(NamedTuple):
     """How tables of one format are read, each by its URL.
 

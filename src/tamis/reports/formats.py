@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tamis.core.types import EXIF_WORDS, STATUSES
+from tamis.core.types import EXIF_WORDS
 from tamis.recipes.names import shipped
 from tamis.recipes.recipe import load
 from tamis.runs.subset import Subset
@@ -102,11 +102,6 @@ def in_words(reason: str) -> str:
         if match is not None:
             return match.expand(words)
     return reason
-
-
-def status_words(status: str, rows: int) -> str:
-    """Returns a status in words that follow the number `rows`: "empty captions"."""
-    return STATUSES[status].one if rows == 1 else STATUSES[status].several
 
 
 #: Number of colours for subsets in style.css; colour-blind readers can tell them apart.

@@ -182,12 +182,7 @@ class Pair:
     painted: tuple[str, str] = ("", "")
 
 
-def read_pairs(
-    run: Run,
-    rows: Collection[int],
-    numbers: Sequence[str],
-    words: Sequence[str],
-) -> dict[int, Pair]:
+def read_pairs(run: Run, rows: Collection[int], numbers: Sequence[str], words: Sequence[str]) -> dict[int, Pair]:
     """Reads the values of some rows."""
     table = run.table()
     wanted = np.unique(np.asarray(list(rows), np.int64))

@@ -30,15 +30,7 @@ from tamis.core.types import INDEX, INDEX_NUMBERS, INDEX_WORDS, RESERVED, Column
 from tamis.pools import Pool, PoolSpec, open_pool
 from tamis.pools.source import pool_options
 from tamis.runs import parts
-from tamis.runs.manifest import (
-    FEATURE,
-    SIGNAL,
-    pool_paths,
-    read_description,
-    read_manifest,
-    read_shards,
-    score_folders,
-)
+from tamis.runs.manifest import FEATURE, SIGNAL, pool_paths, read_description, read_manifest, read_shards, score_folders
 from tamis.runs.parts import IndexFacts
 from tamis.runs.table import Table, are_numbers
 

@@ -240,11 +240,7 @@ class MemoryTable(Table):
     """A table of arrays in memory: floats with NaN for null, lists of words, or (rows, d) vectors."""
 
     def __init__(
-        self,
-        columns: Mapping[str, Any],
-        *,
-        uids: tuple[U64, U64] | None = None,
-        block: int = 1 << 20,
+        self, columns: Mapping[str, Any], *, uids: tuple[U64, U64] | None = None, block: int = 1 << 20
     ) -> None:
         """Makes a table.
 

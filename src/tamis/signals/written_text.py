@@ -102,10 +102,7 @@ class TextMatch(Signal):
         can_read = load_can_read(self.text.model)
 
         def score(
-            *,
-            captions: Sequence[str | None],
-            texts: Sequence[list[str] | None],
-            boxes: Sequence[Regions | None],
+            *, captions: Sequence[str | None], texts: Sequence[list[str] | None], boxes: Sequence[Regions | None]
         ) -> dict[str, Any]:
             unknown = [
                 bool(caption and regions and not can_read(caption))

@@ -22,14 +22,7 @@ from numpy.typing import NDArray
 from tamis.core.errors import ModelError
 from tamis.core.math.normalise import inverse_logit
 from tamis.core.types import Device, ModelRef
-from tamis.models.loading import (
-    each_text,
-    load_tokenizer_in,
-    loaded_once,
-    longest_text,
-    model_type,
-    transformer_folder,
-)
+from tamis.models.loading import each_text, load_tokenizer_in, loaded_once, longest_text, model_type, transformer_folder
 from tamis.models.packed import load_for_inference
 from tamis.models.reference import arrays_in, object_in, resolve
 from tamis.models.texts.sentence import load_sentence_encoder

@@ -277,10 +277,7 @@ class _Work:
         return Ranking(rows, gains, stays, missing, facts)
 
     def _by_class(
-        self,
-        work: Callable[[int, slice, Floats, Floats], T],
-        order: Rows,
-        starts: Rows,
+        self, work: Callable[[int, slice, Floats, Floats], T], order: Rows, starts: Rows
     ) -> Iterator[tuple[int, T]]:
         """Calls `work(class, slice of the order, stored images and texts)` for every class with rows, in order."""
 

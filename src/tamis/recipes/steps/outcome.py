@@ -232,13 +232,7 @@ class Drops:
         self.cuts: list[Cut] = []
 
     def drop(
-        self,
-        rows: Mask,
-        text: str,
-        *,
-        others: bool = False,
-        score: str | None = None,
-        counted: str | None = None,
+        self, rows: Mask, text: str, *, others: bool = False, score: str | None = None, counted: str | None = None
     ) -> int:
         """Drops the rows that no earlier reason dropped, and returns their number.
 

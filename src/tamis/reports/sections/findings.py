@@ -15,7 +15,7 @@ from tamis.core.errors import RecipeError, plural
 from tamis.core.types import ORIENTATION, STATUSES
 from tamis.recipes.steps import Distinct
 from tamis.reports.context import Context, Facts
-from tamis.reports.formats import in_words, share, status_words
+from tamis.reports.formats import in_words, share
 from tamis.reports.page_pairs import Group, current_groups, first_of_each
 
 #: Number of pairs shown per trait, and per status.
@@ -307,7 +307,7 @@ def gather(context: Context, sections: Mapping[str, Facts | None]) -> Facts:
         status, rows = each["status"], each["rows"]
         pool.append({
             "anchor": f"reject-{status}", "about": status.partition("_")[0],
-            "sentence": f"{rows:,} {status_words(status, rows)} ({share(rows, context.rows)}).",
+            "sentence": f"{rows:,} {STATUSES[status].counted(rows)} ({share(rows, context.rows)}).",
             "rule": STATUSES[status].about, "precision": None, "column": None, **each,
         })  # fmt: skip
     for kind in (sections["found"] or {"kinds": []})["kinds"]:
