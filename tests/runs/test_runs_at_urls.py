@@ -19,7 +19,7 @@ from command_line import Tamis
 from factories import parts_of, uids_in, write_pool
 from faulty_server import Answer, Answers, FaultyServer, Request, forget_clients, passed_on
 from processes import command, die_at_file
-from s3_fixtures import LIBRARIES_WARN, parts_at_store
+from s3_fixtures import parts_at_store
 
 import tamis as package
 from tamis.commands.run_recipe import run_recipe
@@ -30,8 +30,6 @@ from tamis.engines.local import Local, Rank
 from tamis.runs import Run, claims, manifest, parts
 from tamis.runs.check import lines
 from tamis.runs.claims import being_done, claim_shard
-
-pytestmark = LIBRARIES_WARN
 
 RUN = "s3://pool/runs/mine"
 SIGNALS = ["caption_length", "image_size"]

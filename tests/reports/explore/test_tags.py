@@ -1,4 +1,4 @@
-"""Tags are a part of the run: written by several explorers, in bulk, undone, exported, and read by recipes."""
+"""Tags are a part of the run: given by several explorers and machines, in bulk, undone, exported, read by recipes."""
 
 import shutil
 from concurrent.futures import ThreadPoolExecutor
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from explored_page import served
 from factories import pair, write_pool, write_tar
 
 import tamis
@@ -17,7 +18,7 @@ from tamis.reports.explore.image_cache import Images
 from tamis.reports.explore.pages import Pages
 from tamis.reports.explore.queries import Explorer
 from tamis.reports.explore.tagging import Tags
-from tamis.runs import claims, manifest, parts
+from tamis.runs import Run, claims, manifest, parts
 from tamis.runs.claims import claim_shard
 
 
@@ -248,3 +249,34 @@ def test_no_tag_is_written_while_another_process_is_at_the_shard(
                 tags.change(rows(row), add=["good"])
         tags.change(rows(3), add=["good"])
     assert stored(run) == {3: ["good"]}
+
+
+RUN = "s3://pool/runs/mine"
+HALF = {"name": "half", "select": [{"top_fraction": {"score": "characters", "fraction": 0.5}}]}
+
+
+def test_two_machines_tag_one_run_and_see_what_is_saved(
+    pool: Path, s3: Any, quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def be(name: str) -> None:
+        monkeypatch.setenv("TAMIS_CACHE", str(tmp_path / name))
+
+    be("a")
+    tamis.score(pool, run=RUN, signals=["caption_length"], quiet=True)
+    be("b")
+    with served(RUN) as page:
+        assert page.ask("facts")["run"] == RUN
+        assert page.ask("save", recipe=HALF)["subset"] == f"{RUN}/subsets/half.parquet"
+        page.ask("tag", rows=[2], add=["good"])
+        be("c")
+        with served(RUN) as other:
+            other.ask("tag", rows=[3], add=["bad"])
+            with pytest.raises(AssertionError, match=r"mine/subsets/half.parquet exists already"):
+                other.ask("save", recipe=HALF)
+        be("b")
+        page.ask("tag", rows=[4], add=["good"])
+    s3.invalidate_cache()
+    assert b"top_fraction" in s3.cat_file("pool/runs/mine/subsets/half.parquet")
+    be("d")
+    labels = Run(RUN).to_numpy("label")
+    assert (np.flatnonzero(labels == 1).tolist(), np.flatnonzero(labels == 0).tolist()) == ([2, 4], [3])
