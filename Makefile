@@ -48,7 +48,7 @@ bench: setup
 
 # docs/cli.md, from what the commands declare; a test fails where the two differ.
 docs: setup
-	$(BIN)/python tests/cli_reference.py
+	PYTHONPATH=tests/helpers $(BIN)/python tests/cli_reference.py
 
 # What other libraries do that surprised us. Each script installs its packages from PyPI into a folder of its own.
 findings:

@@ -353,7 +353,7 @@ class Signal(Node):
     columns: ClassVar[tuple[Column, ...]]
 
     def side_files(self, device: Device) -> Mapping[str, Any]:
-        """Returns files to store once, next to the parts of all shards: {name: content} (store/parts.py)."""
+        """Returns files to store once, next to the parts of all shards: {name: content} (runs/parts.py)."""
         return {}
 
 

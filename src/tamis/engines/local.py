@@ -5,7 +5,7 @@ them (device_process.py). If a worker dies (out of memory, a crash in a native l
 failed and a new worker takes its place.
 
 A scheduler may start several ranks on one run folder. They send each other nothing: each does its own share of the
-shards first, then helps with what is left. Claims (store/claims.py) keep two ranks from doing one shard, and free the
+shards first, then helps with what is left. Claims (runs/claims.py) keep two ranks from doing one shard, and free the
 shards of dead ranks.
 """
 
