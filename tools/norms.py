@@ -30,10 +30,10 @@ from tamis.models.texts.regression import (
     KIND,
     NormsHead,
     WordsHead,
-    bounded,
+    bound,
     columns_of,
     facts_of,
-    held_out,
+    is_held_out,
 )
 from tamis.models.texts.sentence import load_sentence_encoder
 from tamis.pools.texts import read_texts
@@ -92,13 +92,13 @@ def fit_norms(data: Path, out: Path, device: Device) -> dict[str, str]:
     log.info("embedding %d words and expressions, and %d captions", len(short), len(captions))
     embeddings, vectors = encode(short), encode(captions)
     target = np.concatenate([norms, expression_norms, np.zeros(len(nothing)), np.ones(len(scenes))])
-    aside = np.array([held_out(text) for text in short])
+    aside = np.array([is_held_out(text) for text in short])
     of_network = ~aside
     of_network[len(short) - len(scenes) :] = False
     torch.manual_seed(0)
     network = _fit_words(embeddings[of_network], target[of_network])
 
-    by_word = {word.lower(): norm for word, norm in zip(words, norms, strict=True) if not held_out(word)}
+    by_word = {word.lower(): norm for word, norm in zip(words, norms, strict=True) if not is_held_out(word)}
     values = [_norm_of(name, by_word) for name in tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))]
     known = np.array([value is not None for value in values])
     value = np.array([0.0 if value is None else value for value in values], np.float32)
@@ -120,7 +120,7 @@ def fit_norms(data: Path, out: Path, device: Device) -> dict[str, str]:
     )
     weight, bias = examples.fit(np.ones(len(ratings), bool))
     unseen = np.flatnonzero(aside[: len(words) + len(expressions)])
-    scores = bounded(columns([short[n] for n in unseen], embeddings[unseen]) @ weight + bias)
+    scores = bound(columns([short[n] for n in unseen], embeddings[unseen]) @ weight + bias)
     lengths = np.where(unseen < len(words), 0, [len(short[n].split()) for n in unseen])
     crossed = examples.cross_validated()
     counts = np.array([len(caption.split()) for caption in captions])
@@ -206,7 +206,7 @@ class _Examples:
         for number in range(_FOLDS):
             inside = fold == number
             weight, bias = self.fit(~inside)
-            scores[inside] = bounded(self.captions[inside] @ weight + bias)
+            scores[inside] = bound(self.captions[inside] @ weight + bias)
         return scores
 
     def _scale(self, learned: NDArray[np.bool_]) -> Float64s:
@@ -259,7 +259,7 @@ def _fit_words(embeddings: NDArray[np.float32], norms: Float64s) -> WordsHead:
 
 def _norm_of(name: str, norms: dict[str, float]) -> float | None:
     """The norm of a vocabulary piece that is a word of the norms, or the plural of one."""
-    if name.startswith("##") or held_out(name):
+    if name.startswith("##") or is_held_out(name):
         return None
     return norms.get(name, norms.get(name.removesuffix("s")))
 

@@ -20,8 +20,8 @@ from tamis_lab.world import (
     VAGUE_CAPTIONS,
     Scene,
     pick,
+    pick_weighted,
     table,
-    weighted,
 )
 
 _PLACE_SHARE = 0.7  # share of captions that name the place
@@ -40,7 +40,7 @@ def describe(
     """
     often = rng.random() < _PLACE_SHARE
     with_place = often if with_place is None else with_place
-    template = weighted(rng, CAPTIONS_WITH_PLACE if with_place else CAPTIONS_WITHOUT_PLACE)
+    template = pick_weighted(rng, CAPTIONS_WITH_PLACE if with_place else CAPTIONS_WITHOUT_PLACE)
     # Without article and colour, "bicycle, street" would be two words, which caption rules drop.
     by_chance = "{bare}" in template or rng.random() >= _COLOURLESS_SHARE
     coloured = by_chance if coloured is None else coloured or "{bare}" in template

@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from tamis_lab.objects import DRAWINGS
-from tamis_lab.pen import Pen, brightened, shades
+from tamis_lab.pen import Pen, brighten, shades
 from tamis_lab.places import BACKDROPS, gradient
 from tamis_lab.world import COLOURS, RGB, Scene
 
@@ -51,7 +51,7 @@ def draw_place(place: str, size: int, rng: np.random.Generator) -> Image.Image:
     paint, sky = BACKDROPS[place]
     # Vary the time of day: each channel slightly brighter or darker. Objects keep their colours.
     gains = [float(gain) for gain in rng.uniform(0.94, 1.05) * rng.uniform(0.96, 1.04, size=3)]
-    canvas = gradient(side, side, [brightened(colour, gains) for colour in sky])
+    canvas = gradient(side, side, [brighten(colour, gains) for colour in sky])
     pen = Pen(at=(side / 2, side / 2), scale=side / 100, mirror=bool(rng.random() < 0.5))
     paint(pen, rng)
     pen.paint(ImageDraw.Draw(canvas), gains)
@@ -63,7 +63,7 @@ def draw_objects(canvas: Image.Image, scene: Scene, rng: np.random.Generator) ->
     unit = canvas.width / 100
     draw, glaze = ImageDraw.Draw(canvas), ImageDraw.Draw(canvas, "RGBA")
     mirror = bool(rng.random() < 0.5)
-    tints = {colour: _varied(COLOURS[colour], rng) for colour in (scene.colour, scene.other_colour) if colour}
+    tints = {colour: _vary(COLOURS[colour], rng) for colour in (scene.colour, scene.other_colour) if colour}
     drawn = []
     for spot in _spots(scene, rng):
         flip = mirror if rng.random() < 0.75 else not mirror
@@ -91,7 +91,7 @@ def develop(canvas: Image.Image, rng: np.random.Generator) -> Image.Image:
     return Image.fromarray(np.clip(noisy, 0, 255, out=noisy).astype(np.uint8))
 
 
-def _varied(colour: RGB, rng: np.random.Generator) -> RGB:
+def _vary(colour: RGB, rng: np.random.Generator) -> RGB:
     r, g, b = (int(np.clip(c + d, 0, 255)) for c, d in zip(colour, rng.integers(-7, 8, size=3), strict=True))
     return r, g, b
 

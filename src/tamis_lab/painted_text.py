@@ -79,7 +79,7 @@ def paint_text(
     size = min(wanted, width / longest / (unit * _LARGER) * 0.98)
     while True:
         font = font_of(max(1, round(size * unit * _LARGER)))
-        lines = _wrapped(words, font, width)
+        lines = _wrap(words, font, width)
         if len(lines) <= most_lines or size <= _SMALLEST:
             break
         size = max(_SMALLEST, size - 1.5)
@@ -121,7 +121,7 @@ def paint_large_text(
     tall = round(float(rng.uniform(low, high)) * max(image.size))
     tall = min(tall, round(height * 0.94) // len(lines))  # a low image leaves less
     letter, around = PAIRS[int(rng.integers(len(PAIRS)))]
-    masks = [_stretched(line, tall, round(width * 0.94), rng) for line in lines]
+    masks = [_stretch(line, tall, round(width * 0.94), rng) for line in lines]
 
     gap = round(0.04 * height) if len(lines) > 1 else 0
     block = tall * len(lines) + gap
@@ -179,13 +179,13 @@ def paint_watermark(image: Image.Image, rng: np.random.Generator) -> tuple[Paint
         turn = -turn
     opacity = float(rng.uniform(0.3, 0.5) if look == "corner" else rng.uniform(0.15, 0.35))
     colour: RGB = (255, 255, 255) if rng.random() < 0.7 else (20, 20, 24)
-    mask, quads = _laid(image.size, text, round(size * _LARGER), centres, turn)
+    mask, quads = _lay(image.size, text, round(size * _LARGER), centres, turn)
     canvas = image.copy()
     _paste(canvas, colour, mask, opacity)
     return PaintedText(canvas, (text,) * len(quads), quads), {"look": look, "opacity": round(opacity, 3)}
 
 
-def _stretched(line: str, tall: int, widest: int, rng: np.random.Generator) -> Image.Image:
+def _stretch(line: str, tall: int, widest: int, rng: np.random.Generator) -> Image.Image:
     """Returns a mask of the line's letters, `tall` pixels high and at most `widest` wide."""
     font = font_of(max(1, round(tall * 1.4)))
     left, top, right, bottom = (round(edge) for edge in font.getbbox(line))
@@ -207,7 +207,7 @@ def _plate(canvas: Image.Image, corner: Point, size: tuple[int, int], fill: RGB,
     _paste(canvas, fill, larger.reduce(_LARGER))
 
 
-def _laid(
+def _lay(
     size: tuple[int, int], text: str, font_size: int, centres: list[Point], turn: float
 ) -> tuple[Image.Image, tuple[Quad, ...]]:
     """A mask with copies of the text around the centres, all turned about the image's middle by `turn` degrees."""
@@ -328,7 +328,7 @@ def font_of(size: int) -> ImageFont.FreeTypeFont:
     return font.font_variant(layout_engine=ImageFont.Layout.BASIC)
 
 
-def _wrapped(words: list[str], font: ImageFont.FreeTypeFont, width: float) -> list[str]:
+def _wrap(words: list[str], font: ImageFont.FreeTypeFont, width: float) -> list[str]:
     """Fills lines greedily; a word wider than a line gets its own."""
     lines: list[str] = []
     for word in words:

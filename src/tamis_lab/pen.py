@@ -103,7 +103,7 @@ class Pen:
         for shape in self._shapes:
             fill = tinted.get(shape.fill)
             if fill is None:
-                fill = tinted[shape.fill] = brightened(shape.fill, gains)
+                fill = tinted[shape.fill] = brighten(shape.fill, gains)
             if shape.width:
                 _line(draw, shape.points, fill, shape.width)
             else:
@@ -183,7 +183,7 @@ class Pen:
         self.disc((25, 25, 30), x + 0.2 * r, y, 0.62 * r)
 
 
-def brightened(colour: RGB, gains: Sequence[float]) -> RGB:
+def brighten(colour: RGB, gains: Sequence[float]) -> RGB:
     """The colour with each channel multiplied by its gain."""
     r, g, b = (min(255, round(channel * gain)) for channel, gain in zip(colour, gains, strict=True))
     return r, g, b

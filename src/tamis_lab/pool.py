@@ -135,7 +135,7 @@ def _write_shard(
     kinds: Counter[Kind] = Counter()
     rows: list[dict[str, Any]] = []
     paths = [out / f"{number:05d}{end}" for end in (".parquet", "_stats.json", ".tar")]
-    with unfinished(*paths) as (table, stats, tar):
+    with finish_together(*paths) as (table, stats, tar):
         with tarfile.open(tar, "w", format=tarfile.USTAR_FORMAT) as file:
             for index in range(number * shard_size, min((number + 1) * shard_size, pairs)):
                 sample = make(index)
@@ -152,7 +152,7 @@ def _write_shard(
 
 
 @contextmanager
-def unfinished(*paths: Path) -> Iterator[list[Path]]:
+def finish_together(*paths: Path) -> Iterator[list[Path]]:
     """Yields temporary paths to write, and afterwards renames them in order. FileExistsError if other files are there.
 
     Their names contain the process number, as several commands may draw into one folder.

@@ -20,7 +20,7 @@ from tamis_lab.captions import abstract_caption, describe, foreign_caption
 from tamis_lab.drawing import DrawnObject, develop, draw_objects, draw_place
 from tamis_lab.hard import HARD_KINDS, Detail, HardKind, say, scene_for
 from tamis_lab.painted_text import PaintedText, Quad, Where, paint_large_text, paint_text, paint_watermark
-from tamis_lab.world import COLOURS, COUNTS, OBJECTS, STAMPS, Scene, pick, sample_scene, weighted, zipf_weights
+from tamis_lab.world import COLOURS, COUNTS, OBJECTS, STAMPS, Scene, pick, pick_weighted, sample_scene, zipf_weights
 
 Mix = Literal["laion", "uniform", "hard"]
 Kind = Literal[
@@ -132,7 +132,7 @@ def make_sample(
     """
     rng = np.random.default_rng([seed, index])
     odds = kind_shares(mix, defects=defects) if shares is None else own_shares(shares)
-    drawn = weighted(rng, odds)  # the first draw: `_source` learns a sample's kind without the rest
+    drawn = pick_weighted(rng, odds)  # the first draw: `_source` learns a sample's kind without the rest
     kind = drawn if kind is None else kind
     if kind in ("near_duplicate", "exact_duplicate"):
         source = _source(index, rng, seed=seed, odds=odds)
@@ -143,7 +143,7 @@ def make_sample(
             return _near_duplicate(original, index, rng)
         kind = "visual"  # nothing before it to repeat
 
-    scene, described, caption, details = _captioned(kind, rng, zipf_weights(0.0 if mix == "uniform" else 1.0))
+    scene, described, caption, details = _draw_caption(kind, rng, zipf_weights(0.0 if mix == "uniform" else 1.0))
     objects: tuple[DrawnObject, ...] = ()
     if kind == "odd_aspect":
         image = _banner(scene, image_size, rng)
@@ -183,7 +183,7 @@ def make_sample(
     )  # fmt: skip
 
 
-def _captioned(
+def _draw_caption(
     kind: Kind, rng: np.random.Generator, weights: Mapping[str, float]
 ) -> tuple[Scene, Scene | None, str, Mapping[str, Detail]]:
     """Draws (scene, scene that the caption describes, caption, more facts for a hard kind)."""
@@ -212,7 +212,7 @@ def _source(index: int, rng: np.random.Generator, *, seed: int, odds: Mapping[Ki
     """Draws the index of an earlier sample without a defect; None after fifty failures."""
     for _ in range(50 if index else 0):
         source = int(rng.integers(index))
-        if weighted(np.random.default_rng([seed, source]), odds) not in DEFECT_KINDS:
+        if pick_weighted(np.random.default_rng([seed, source]), odds) not in DEFECT_KINDS:
             return source
     return None
 

@@ -19,7 +19,7 @@ from tamis.core.errors import at_least_one
 from tamis_lab.captions import describe, noun_phrase, with_article
 from tamis_lab.drawing import render
 from tamis_lab.painted_text import paint_text
-from tamis_lab.pool import add_member, unfinished
+from tamis_lab.pool import add_member, finish_together
 from tamis_lab.samples import jpeg
 from tamis_lab.world import COLOURS, OBJECTS, PLACES, Scene, sample_scene
 
@@ -74,10 +74,10 @@ def make_tasks(out: str | Path, *, size: int = SIZE, seed: int = TASKS_SEED, aga
     for number, (name, task) in enumerate(_TASKS.items()):
         folder = out / f"wds_lab-{name}"
         if again or not (folder / "test" / "nshards.txt").is_file():
-            _write(folder, _labelled(task, size, [seed, number]), _texts(task))
+            _write(folder, _draw_labelled(task, size, [seed, number]), _texts(task))
     folder = out / "wds_lab-retrieval"
     if again or not (folder / "test" / "nshards.txt").is_file():
-        _write(folder, _captioned(size, [seed, len(_TASKS)]), {"dataset_type.txt": ["retrieval"]})
+        _write(folder, _draw_captioned(size, [seed, len(_TASKS)]), {"dataset_type.txt": ["retrieval"]})
     return out
 
 
@@ -86,7 +86,7 @@ def _texts(task: _Labelled) -> dict[str, list[str]]:
     return texts | ({"metadata_fields.txt": ["colour", "place"]} if task is _TASKS["objects"] else {})
 
 
-def _labelled(task: _Labelled, size: int, seed: list[int]) -> Iterator[dict[str, bytes]]:
+def _draw_labelled(task: _Labelled, size: int, seed: list[int]) -> Iterator[dict[str, bytes]]:
     for number in range(size):
         label = number % len(task.classes)
         image, scene = task.draw(label, np.random.default_rng([*seed, number]))
@@ -98,7 +98,7 @@ def _labelled(task: _Labelled, size: int, seed: list[int]) -> Iterator[dict[str,
         yield files
 
 
-def _captioned(size: int, seed: list[int]) -> Iterator[dict[str, bytes]]:
+def _draw_captioned(size: int, seed: list[int]) -> Iterator[dict[str, bytes]]:
     rng = np.random.default_rng(seed)
     seen: set[Scene | str] = set()
     for _ in range(size):
@@ -131,7 +131,7 @@ def _with(attribute: str, names: Iterable[str]) -> Draw:
     return draw
 
 
-def _written(label: int, rng: np.random.Generator) -> tuple[Image.Image, Scene]:
+def _draw_word(label: int, rng: np.random.Generator) -> tuple[Image.Image, Scene]:
     word = list(OBJECTS)[label]
     scene = _alone(rng)
     while scene.subject == word:
@@ -154,7 +154,7 @@ _TASKS: Mapping[str, _Labelled] = {
         tuple(f"a {noun} {{c}}" for noun in _NOUNS),
         _with("place", PLACES),
     ),
-    "reading": _Labelled(_NAMES, _THINGS, _written),
+    "reading": _Labelled(_NAMES, _THINGS, _draw_word),
 }
 
 
@@ -166,7 +166,7 @@ def _write(folder: Path, samples: Iterator[dict[str, bytes]], texts: Mapping[str
             raise FileExistsError(f"{folder / name} exists with another content: use another folder")
     inner = folder / "test"
     inner.mkdir(parents=True, exist_ok=True)
-    with unfinished(inner / "0.tar") as (path,), tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
+    with finish_together(inner / "0.tar") as (path,), tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
         for number, files in enumerate(samples):
             for ending, data in files.items():
                 add_member(tar, f"s{number:07d}.{ending}", data)

@@ -109,16 +109,16 @@ class Scene:
     other_colour: str | None = None
 
     def __post_init__(self) -> None:
-        _known("object", self.subject, OBJECTS)
-        _known("colour", self.colour, COLOURS)
-        _known("place", self.place, PLACES)
+        _check_known("object", self.subject, OBJECTS)
+        _check_known("colour", self.colour, COLOURS)
+        _check_known("place", self.place, PLACES)
         if (self.relation is None) != (self.other is None) or (self.other is None) != (self.other_colour is None):
             raise ValueError(f"relation, other and other_colour must be given together or not at all, got {self}")
         most = max(COUNTS)
         if self.relation is not None and self.other is not None and self.other_colour is not None:
-            _known("relation", self.relation, RELATIONS)
-            _known("object", self.other, OBJECTS)
-            _known("colour", self.other_colour, COLOURS)
+            _check_known("relation", self.relation, RELATIONS)
+            _check_known("object", self.other, OBJECTS)
+            _check_known("colour", self.other_colour, COLOURS)
             most = 2 if self.relation in _SIDEWAYS else 1
         if not 1 <= self.count <= most:
             raise ValueError(f"count must be 1 to {most} for relation {self.relation!r}, got {self.count}")
@@ -149,7 +149,7 @@ def sample_scene(
     """
     weights = dict.fromkeys(OBJECTS, 1.0) if class_weights is None else dict(class_weights)
     for name in weights:
-        _known("object", name, OBJECTS)
+        _check_known("object", name, OBJECTS)
     if unlike is not None:
         weights = {name: w for name, w in weights.items() if name not in unlike.objects}
     if sum(w > 0 for w in weights.values()) < 2:
@@ -157,11 +157,11 @@ def sample_scene(
     colours, relations = list(COLOURS), list(RELATIONS)
     places = [place for place in PLACES if unlike is None or place != unlike.place]
 
-    subject = weighted(rng, weights)
+    subject = pick_weighted(rng, weights)
     colour = colours[int(rng.integers(len(colours)))]
     place = places[int(rng.integers(len(places)))]
     if rng.random() >= _RELATED_SHARE:
-        return Scene(subject=subject, colour=colour, place=place, count=weighted(rng, _COUNT_SHARES))
+        return Scene(subject=subject, colour=colour, place=place, count=pick_weighted(rng, _COUNT_SHARES))
     relation = relations[int(rng.integers(len(relations)))]
     others = [c for c in colours if c != colour]  # two colours, so that swapping them makes a caption wrong
     return Scene(
@@ -170,7 +170,7 @@ def sample_scene(
         place=place,
         count=2 if relation in _SIDEWAYS and rng.random() < 0.2 else 1,
         relation=relation,
-        other=weighted(rng, {name: w for name, w in weights.items() if name != subject}),
+        other=pick_weighted(rng, {name: w for name, w in weights.items() if name != subject}),
         other_colour=others[int(rng.integers(len(others)))],
     )
 
@@ -180,7 +180,7 @@ def pick(choices: Sequence[T], rng: np.random.Generator) -> T:
     return choices[int(rng.integers(len(choices)))]
 
 
-def weighted(rng: np.random.Generator, weights: Mapping[T, float]) -> T:
+def pick_weighted(rng: np.random.Generator, weights: Mapping[T, float]) -> T:
     """Draws a key in proportion to its weight."""
     point = rng.random() * sum(weights.values())
     for name, weight in weights.items():
@@ -190,6 +190,6 @@ def weighted(rng: np.random.Generator, weights: Mapping[T, float]) -> T:
     return [name for name, weight in weights.items() if weight > 0][-1]  # only if rounding left nothing
 
 
-def _known(what: str, name: str, table: Collection[str]) -> None:
+def _check_known(what: str, name: str, table: Collection[str]) -> None:
     if name not in table:
         raise ValueError(unknown_message(what, name, table))

@@ -16,7 +16,7 @@ from damage_of_models import corruptions_of
 from model_kinds import KINDS
 
 from tamis.core.errors import ModelError
-from tamis.models.loading import forget_loaded
+from tamis.models.loading import forget_models
 
 pytestmark = [pytest.mark.attack, pytest.mark.timeout(3600)]
 
@@ -40,7 +40,7 @@ def test_a_damaged_model_works_or_ends_in_our_own_error(
     for file in sorted(path for path in folder.rglob("*") if path.is_file()):
         whole = file.read_bytes()
         for name, corrupt in corruptions_of(file).items():
-            forget_loaded()
+            forget_models()
             file.write_bytes(corrupt(whole))
             start, before = time.perf_counter(), _peak()
             what = f"{file.relative_to(folder)}: {name}"

@@ -20,7 +20,7 @@ from tamis.core.errors import ModelError
 from tamis.core.types import Device
 from tamis.models.captioner import ARCHITECTURES, load_beam_captioner, load_captioner
 from tamis.models.chat import KINDS, ChatModel, load_chat
-from tamis.models.nucleus import Sampling, drawn_token
+from tamis.models.nucleus import Sampling, token_drawer
 from tamis.models.reference import resolve
 from tamis.runs import Run
 from tamis.runs.parts import read_columns
@@ -185,7 +185,7 @@ def test_padding_and_prompt_have_no_part_in_a_draw() -> None:
     drawn = []
     for skip in (0, 5, 9):
         tokens = torch.cat([torch.full((7, skip), 3), new], dim=1)
-        drawn.append(drawn_token(UIDS, sampling, skip, penalty=1.5)(tokens, scores.clone()))
+        drawn.append(token_drawer(UIDS, sampling, skip, penalty=1.5)(tokens, scores.clone()))
     assert torch.equal(drawn[0], drawn[1])
     assert torch.equal(drawn[0], drawn[2])
     assert (drawn[0] == 0).sum(1).tolist() == [1] * 7

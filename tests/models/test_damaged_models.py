@@ -19,7 +19,7 @@ from safetensors.numpy import load_file, save_file
 
 from tamis.core.errors import ModelError
 from tamis.core.types import Device
-from tamis.models.reference import loaded_files, resolve
+from tamis.models.reference import check_files, resolve
 
 #: One of `KINDS` for each layout of a folder.
 FOLDERS = ("clip", "llava", "sentence encoder", "pipeline")
@@ -128,19 +128,19 @@ def test_the_hash_covers_every_file_that_is_opened(kind: str, request: pytest.Fi
     finally:
         watching.clear()
     assert opened
-    assert opened <= set(loaded_files(folder))
+    assert opened <= set(check_files(folder))
 
 
 @pytest.mark.parametrize("kind", FOLDERS)
 def test_only_files_that_count_change_the_hash(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     folder = shutil.copytree(request.getfixturevalue(KINDS[kind][0]), tmp_path / "model")
     before = resolve(str(folder)).digest
-    for name, path in loaded_files(folder).items():
+    for name, path in check_files(folder).items():
         whole = path.read_bytes()
         path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]) if name.endswith(".safetensors") else whole + b" ")
         assert resolve(str(folder)).digest != before, name
         path.write_bytes(whole)
-    unused = [] if "chat_template.jinja" in loaded_files(folder) else ["chat_template.jinja"]
+    unused = [] if "chat_template.jinja" in check_files(folder) else ["chat_template.jinja"]
     # A card, code, the chat template of a model that does not answer, other weights, and deeper files.
     for name in ("README.md", "modeling.py", *unused, "model.fp16.safetensors", "onnx/config.json",
                  "checkpoint-5/model.safetensors", "checkpoint-5/config.json", "model.safetensors.old"):  # fmt: skip

@@ -17,7 +17,7 @@ from tiny_towers import MATCHERS, TOWERS
 
 from tamis.core.errors import StopError
 from tamis.core.types import Device, Node
-from tamis.models.device import device_for, halved, memory_ran_out, visible_devices
+from tamis.models.device import device_for, halve_batch, memory_ran_out, visible_devices
 from tamis.models.nucleus import Sampling
 from tamis.signals import SIGNALS
 from tamis.signals.graph import execute
@@ -139,7 +139,7 @@ def test_memory_that_runs_out_halves_the_batch_once_and_says_so(clip_model: str,
     assert memory_ran_out(one)
     assert not memory_ran_out(RuntimeError("a size differs"))
     with pytest.raises(StopError, match="has no memory for a batch of 1: use a smaller model"):
-        halved(replace(GPU, batch_size=1), 5, "clip")
+        halve_batch(replace(GPU, batch_size=1), 5, "clip")
 
 
 @pytest.mark.parametrize("checkpoint", [*TOWERS, *MATCHERS])

@@ -9,7 +9,7 @@ from factories import safetensors_bytes
 
 from tamis.core.errors import DependencyError, ModelError, RecipeError
 from tamis.core.types import ModelRef, OptionalModelRef
-from tamis.models.loading import loaded_once, one_sentence
+from tamis.models.loading import load_once, one_sentence
 
 
 def folder(path: Path, weights: bytes = b"weights") -> str:
@@ -20,7 +20,7 @@ def folder(path: Path, weights: bytes = b"weights") -> str:
 
 
 def test_changed_weights_are_loaded_again_and_a_copy_is_another_model(tmp_path: Path) -> None:
-    @loaded_once(keep=4)
+    @load_once(keep=4)
     def load(model: ModelRef, other: OptionalModelRef = None) -> object:
         return object()
 
@@ -57,12 +57,12 @@ def test_threads_that_ask_at_once_load_one_model_and_loaders_may_use_others() ->
     loads: list[str] = []
     together = threading.Barrier(8)
 
-    @loaded_once(keep=1)
+    @load_once(keep=1)
     def inner() -> object:
         loads.append("inner")
         return object()
 
-    @loaded_once(keep=1)
+    @load_once(keep=1)
     def outer() -> tuple[object]:
         loads.append("outer")
         return (inner(),)

@@ -13,7 +13,7 @@ from tamis.core.types import Device
 from tamis.models import packed
 from tamis.models.captioner import load_captioner
 from tamis.models.clip import load_clip, load_tokenizer
-from tamis.models.loading import forget_loaded
+from tamis.models.loading import forget_models
 from tamis.models.packed import for_inference
 from tamis.models.preprocess import load_preprocess
 from tamis.models.texts.regression import load_text_regression
@@ -68,9 +68,9 @@ def test_networks_in_onednns_layout_give_the_same_numbers(
     model = request.getfixturevalue(kind)
     plain = of(model, Device(batch_size=3))
     request.getfixturevalue("packs_float32")
-    forget_loaded()
+    forget_models()
     packed = of(model, Device(batch_size=3))
-    forget_loaded()
+    forget_models()
     for one, other in zip(plain, packed, strict=True):
         np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-5)
 

@@ -23,7 +23,7 @@ from tamis.cli.catalogue import CATALOGUES
 from tamis.core.errors import DependencyError, ModelError, install
 from tamis.core.hub import HUB
 from tamis.models import reference
-from tamis.models.reference import BUILT_IN, PATTERNS, RAPIDOCR, BuiltIn, Weights, cached, complete, resolve
+from tamis.models.reference import BUILT_IN, PATTERNS, RAPIDOCR, BuiltIn, Weights, complete, hub_copy, resolve
 
 B32 = "openai/clip-vit-base-patch32"
 
@@ -233,16 +233,16 @@ def test_what_is_neither_folder_nor_id_lists_the_names() -> None:
 
 def test_a_cached_model_counts_when_complete_and_from_revisions_that_we_know(cache: Path) -> None:
     folder = in_cache(cache, "owner/name")
-    assert resolve("owner/name").path == cached("owner/name") == folder
+    assert resolve("owner/name").path == hub_copy("owner/name") == folder
     (folder / "config.json").unlink()
     in_cache(cache, "owner/name", "refs/pr/1")  # anybody can open a pull request
-    assert cached("owner/name") is None
+    assert hub_copy("owner/name") is None
     assert "is not on this machine" in refused("owner/name")
     main = in_cache(cache, B32)
     (main / "model.safetensors").rename(main / "pytorch_model.bin")
-    assert cached(B32) is None
-    assert cached(B32, pickled=True) == main
-    assert in_cache(cache, B32, HUB[B32].revision or "") == cached(B32)
+    assert hub_copy(B32) is None
+    assert hub_copy(B32, pickled=True) == main
+    assert in_cache(cache, B32, HUB[B32].revision or "") == hub_copy(B32)
 
 
 @pytest.mark.parametrize(

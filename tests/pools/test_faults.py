@@ -14,7 +14,7 @@ from s3_fixtures import LIBRARIES_WARN
 import tamis
 from tamis.core.errors import PoolError
 from tamis.core.files.find import open_file, read_head, read_ranges
-from tamis.core.files.remote import RemoteError, public, redacted, setting
+from tamis.core.files.remote import RemoteError, public_url, redact, setting
 from tamis.pools import PoolSpec, open_pool
 from tamis.runs import Run
 
@@ -306,6 +306,6 @@ def test_commands_after_score_find_the_secrets_of_urls_in_the_environment(
     ],
 )
 def test_urls_are_shown_without_their_secrets(url: str, shown: str) -> None:
-    assert public(url) == shown
+    assert public_url(url) == shown
     if "://" in url:
-        assert redacted(f"GET '{url}' failed") == f"GET '{shown}' failed"
+        assert redact(f"GET '{url}' failed") == f"GET '{shown}' failed"

@@ -19,7 +19,7 @@ import tamis
 from tamis.core.errors import SampleError
 from tamis.core.types import Sample, Transparency
 from tamis.pools import PoolSpec
-from tamis.pools.images import decode, decoded_size, fill_pixels, pixels_in
+from tamis.pools.images import decode, decode_size, fill_pixels, pixels_in
 
 LIMIT = 100_000_000
 TRANSPARENCY: tuple[Transparency, ...] = ("drop", "white")
@@ -73,7 +73,7 @@ def test_odd_images_are_decoded_as_pillow_does(name: str) -> None:
     assert found.dtype == np.uint8
     np.testing.assert_array_equal(found, pillow(ODD[name]))  # of an animation the first frame
     pixels = found.size // 3
-    assert decoded_size(ODD[name], max_pixels=pixels * 2) == found.shape[1::-1]
+    assert decode_size(ODD[name], max_pixels=pixels * 2) == found.shape[1::-1]
     assert pixels_in(ODD[name], max_pixels=pixels * 2) == pixels
     assert pixels_in(ODD[name], max_pixels=pixels - 1) == 0
     with pytest.raises(SampleError, match=r"more than the limit of"):
@@ -134,7 +134,7 @@ def test_pixels_of_every_kind_are_those_of_the_image_of_eight_bits(name: str) ->
     expected = np.asarray(Image.fromarray(twin).convert("RGB") if isinstance(twin, np.ndarray) else twin)
     for how in TRANSPARENCY:
         np.testing.assert_array_equal(decode(data, max_pixels=LIMIT, transparency=how), expected)
-    assert decoded_size(data, max_pixels=LIMIT) == (8, 6)
+    assert decode_size(data, max_pixels=LIMIT) == (8, 6)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_pixels_of_every_kind_are_those_of_the_image_of_eight_bits(name: str) ->
     ],
 )
 def test_pixels_of_unknown_range_are_refused(image: Image.Image, reason: str) -> None:
-    for read in (decode, decoded_size):
+    for read in (decode, decode_size):
         with pytest.raises(SampleError, match=reason) as error:
             read(saved(image, "TIFF"), max_pixels=LIMIT)
         assert error.value.status == "image_refused"
@@ -200,7 +200,7 @@ def test_exif_rotation_is_applied(orientation: int) -> None:
     flat = orientation not in (5, 6, 7, 8)
     assert found.shape[:2] == ((16, 48) if flat else (48, 16))
     np.testing.assert_array_equal(found, pillow(data))
-    assert decoded_size(data, max_pixels=LIMIT) == found.shape[1::-1]
+    assert decode_size(data, max_pixels=LIMIT) == found.shape[1::-1]
     # Where the red end goes, from the EXIF standard's table.
     first = found[8, 4] if flat else found[4, 8]
     assert (first[0] > 200) == (orientation in (1, 4, 5, 6, 99))
@@ -234,7 +234,7 @@ def test_what_cannot_be_decoded_gives_a_reason(data: bytes, status: str, reason:
         decode(data, max_pixels=LIMIT)
     assert error.value.status == status
     with pytest.raises(SampleError) as same:
-        decoded_size(data, max_pixels=LIMIT)
+        decode_size(data, max_pixels=LIMIT)
     assert (same.value.status, same.value.reason) == (status, error.value.reason)
     assert reason in error.value.reason
     assert "hunter2" not in error.value.reason

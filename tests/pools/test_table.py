@@ -20,7 +20,7 @@ from tamis.core.types import Sample
 from tamis.pools import PoolSpec, datacomp, open_pool, table
 from tamis.pools import rows as pool_rows
 from tamis.pools.datacomp import metadata_pool
-from tamis.pools.source import Problem
+from tamis.pools.source import SampleFault
 from tamis.pools.texts import read_captions_file
 from tamis.runs import Run
 
@@ -316,7 +316,7 @@ def test_only_images_are_copied(tmp_path: Path) -> None:
     shard = shard_of(tmp_path / "p.csv")
     members = [sample.members for sample in shard.samples()]
     found = shard.reader(whole=True, keep_open=True).read(range(5), members, [None] * 5)
-    assert not any(isinstance(one, Problem) for one in found)
+    assert not any(isinstance(one, SampleFault) for one in found)
     texts = {"json", "txt"}
     assert [set(one.files) for one in found] == [texts | {"jpg"}, texts, texts, texts | {"png"}, texts]
     assert found[0].files["jpg"] == image_bytes(0)

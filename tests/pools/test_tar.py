@@ -22,7 +22,7 @@ from tamis.core.errors import PoolError, ShardError
 from tamis.core.ids import content_uid, format_uid
 from tamis.core.types import Sample
 from tamis.pools import PoolSpec
-from tamis.pools.source import Problem
+from tamis.pools.source import SampleFault
 from tamis.pools.tar import MAX_HEADER, TarShard, _Info
 from tamis.runs import Run
 
@@ -254,8 +254,8 @@ def test_a_compressed_tar_that_is_cut_gives_the_samples_before(tmp_path: Path) -
     reader = shard(tmp_path / "0.tar.gz").reader(whole=True, keep_open=False)
     again = reader.read(range(len(found)), [sample.members for sample in found], [None] * len(found))
     cut = [sample.status == "shard_cut" for sample in found]
-    assert [isinstance(each, Problem) and each.kind == "cut" for each in again] == cut
-    assert all(one.files == pair(n) for n, one in enumerate(again) if not isinstance(one, Problem))
+    assert [isinstance(each, SampleFault) and each.kind == "cut" for each in again] == cut
+    assert all(one.files == pair(n) for n, one in enumerate(again) if not isinstance(one, SampleFault))
 
 
 @pytest.mark.timeout(120)

@@ -18,7 +18,7 @@ import tamis
 from tamis.core.errors import RunError
 from tamis.recipes.steps import outcome
 from tamis.runs import Run
-from tamis.runs.reasons import NO_REASONS, Reason, Verdict
+from tamis.runs.reasons import NO_REASONS, DropReason, Verdict
 from tamis.runs.subset import Subset
 
 X = [0.1, 0.5, float("nan"), 0.9, 0.3, 0.7, 0.2]
@@ -114,7 +114,7 @@ def test_a_subset_made_by_hand_has_no_reasons_or_more_than_255(run: Run, tmp_pat
     mine = Subset(run=run, keep=tamis.select(run, RECIPE).keep, recipe={"name": "by hand"})
     assert saved(mine, tmp_path / "again.parquet").verdict == Verdict(problem=NO_REASONS)
     codes = np.array([300, 0, 256, 1, 0, 255, 2], np.uint16)
-    verdict = Verdict(why=tuple(Reason(text=str(code)) for code in range(1, 301)), dropped_by=codes)
+    verdict = Verdict(why=tuple(DropReason(text=str(code)) for code in range(1, 301)), dropped_by=codes)
     again = saved(Subset(run=run, keep=codes == 0, verdict=verdict), tmp_path / "many.parquet")
     assert again.verdict.dropped_by.tolist() == codes.tolist()
 

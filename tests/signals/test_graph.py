@@ -15,7 +15,7 @@ from tamis.core.types import Column, Device, FileRef, Node, Sample, Samples, Sig
 from tamis.signals import ComplexityAction
 from tamis.signals.features.embeddings import ImageEmbedding, Tokens
 from tamis.signals.features.text import RecognisedText, TextBoxes
-from tamis.signals.graph import Executor, Fault, Identities, check_output, execute, topological
+from tamis.signals.graph import Executor, Identities, NodeFault, check_output, execute, topological
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,9 +78,9 @@ def samples(*captions: str) -> list[Sample]:
     return [Sample(uid=(0, row), key=str(row), caption=caption) for row, caption in enumerate(captions)]
 
 
-def computed(nodes: Sequence[Node], *captions: str) -> tuple[dict[Node, Any], dict[Node, Fault]]:
+def computed(nodes: Sequence[Node], *captions: str) -> tuple[dict[Node, Any], dict[Node, NodeFault]]:
     """The values of a batch, and the nodes that failed."""
-    values, faults = dict[Node, Any]({Samples(): samples(*captions)}), dict[Node, Fault]()
+    values, faults = dict[Node, Any]({Samples(): samples(*captions)}), dict[Node, NodeFault]()
     Executor(Device()).compute(topological(nodes, values), values, faults)
     return values, faults
 

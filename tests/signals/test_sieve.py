@@ -11,9 +11,9 @@ from tamis.core.errors import RecipeError
 from tamis.core.types import settings
 from tamis.models.nucleus import Sampling
 from tamis.recipes.recipe import load
-from tamis.signals.sieve import MEDIUM_PHRASES, NOTHING_REMAINS, alignment, removed_by, without_medium
+from tamis.signals.sieve import MEDIUM_PHRASES, NOTHING_REMAINS, alignment, count_removed, phrase_remover
 
-paper = without_medium(MEDIUM_PHRASES["paper"])
+paper = phrase_remover(MEDIUM_PHRASES["paper"])
 
 
 @pytest.mark.parametrize(
@@ -56,18 +56,18 @@ def test_medium_phrases_go_as_whole_words_and_leave_no_gap(text: str, left: str)
     ],
 )
 def test_lists_of_medium_phrases(phrases: tuple[str, ...], text: str, rest: str) -> None:
-    assert without_medium(phrases)(text) == rest
+    assert phrase_remover(phrases)(text) == rest
     lengths = {name: len(MEDIUM_PHRASES[name]) for name in ("paper", "released", "released-long")}
     assert lengths == {"paper": 14, "released": 8, "released-long": 29}
 
 
 def test_what_was_removed_is_counted_by_hand() -> None:
     texts = ["A photo of a dog", "Photo  of x, photo of y", "a dog", "stock photo", "???"]
-    found = removed_by(MEDIUM_PHRASES["paper"], texts)
+    found = count_removed(MEDIUM_PHRASES["paper"], texts)
     # Twice in one text counts once. Left: "a dog" (11 fewer), "x, y" (19 fewer), "" (11 fewer).
     phrases = (("a photo of", 1), ("photo of", 1), ("stock photo", 1))
     assert found == {"texts": 5, "touched": 3, "emptied": 1, "characters": 41, "phrases": phrases}
-    assert removed_by((), texts) == {"texts": 5, "touched": 0, "emptied": 0, "characters": 0, "phrases": ()}
+    assert count_removed((), texts) == {"texts": 5, "touched": 0, "emptied": 0, "characters": 0, "phrases": ()}
 
 
 VECTORS = {"cat": (1.0, 0.0), "dog": (0.0, 1.0), "pet": (0.6, 0.8), "a photo": (0.0, -1.0)}

@@ -26,7 +26,7 @@ from tamis.train.icc import (
     distill_teacher,
     is_held_out,
     read_teachers,
-    standardised,
+    standardise,
     train_sba,
 )
 
@@ -185,7 +185,7 @@ def test_standardised_scores_do_not_depend_on_length_and_negative_ones_count_as_
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, 5, 2000)
     raw = np.column_stack([rng.random(2000) / lengths, rng.random(2000) - 0.2])
-    found, norms = standardised(raw, lengths)
+    found, norms = standardise(raw, lengths)
     assert [one.starts for one in norms] == [(1, 2, 3, 4)] * 2
     for length in range(1, 5):
         logits = np.log(found[lengths == length, 0] / (1 - found[lengths == length, 0]))

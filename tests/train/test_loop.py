@@ -104,5 +104,5 @@ def test_the_rates_rise_and_fall_and_never_reach_zero() -> None:
     assert half.rate(9) == pytest.approx(0.5)  # half-way between the steps 4 and 14
     assert half.rate(13) == pytest.approx(0.5 * (1 + math.cos(0.9 * math.pi)))
     assert Settings(steps=1, warmup=500).rate(0) == 1 / 500
-    assert Settings(steps=1000).shortened(0.25).steps == 250
-    assert Settings(steps=1000).shortened(0.0001).steps == 2
+    assert Settings(steps=1000).shorten(0.25).steps == 250
+    assert Settings(steps=1000).shorten(0.0001).steps == 2

@@ -11,7 +11,7 @@ import torch
 from pretended_gpu import on_gpu
 from torch_processes import on_processes
 
-from tamis.train.loop import ALONE, ProcessGroup, started
+from tamis.train.loop import ALONE, ProcessGroup, join_group
 from tamis.train.losses import backward, contrastive_loss, loss_over_processes
 
 PAIRS, WIDTH, SIZE = 12, 6, 5
@@ -141,7 +141,7 @@ def test_a_frozen_tower_gets_no_gradient_in_pieces() -> None:
 
 
 def compute_all(folder: str) -> None:
-    with warnings.catch_warnings(), started("cpu") as processes:
+    with warnings.catch_warnings(), join_group("cpu") as processes:
         warnings.simplefilter("error")  # pytest's setting does not reach these processes
         found = {
             f"{name} {pieces} {local}": computed(usable, pieces=pieces, local=local, processes=processes)

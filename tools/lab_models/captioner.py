@@ -48,7 +48,7 @@ def train(out: Path, *, device: Device, workers: int, effort: float = 1.0) -> st
         loss: torch.Tensor = heads(encode(model.vision_model, batch), batch)
         return loss
 
-    first = LOOKING.shortened(effort)
+    first = LOOKING.shorten(effort)
     lessons = looking.windows(
         examples, batch=64, patch=PATCH, side=4, text_share=0, rng=rng, normalise=normalise, device=device.kind
     )
@@ -68,7 +68,7 @@ def train(out: Path, *, device: Device, workers: int, effort: float = 1.0) -> st
         loss: torch.Tensor = told.loss.mean() + 0.05 * heads(states, batch)
         return loss
 
-    second = TELLING.shortened(effort)
+    second = TELLING.shorten(effort)
     pictures = looking.windows(
         examples,
         batch=96,

@@ -120,8 +120,8 @@ def train(out: Path, *, device: Device, workers: int, effort: float = 1.0, cours
     if course.reading is not None:
         written = [number for number, sample in enumerate(examples.samples) if sample.lines]
         letters = window(batch=64, side=4, text_share=1, among=written)
-        fit(together, read, letters, course.reading.shortened(effort), precision=device.precision)
-    second, third = course.looking.shortened(effort), course.matching.shortened(effort)
+        fit(together, read, letters, course.reading.shorten(effort), precision=device.precision)
+    second, third = course.looking.shorten(effort), course.matching.shorten(effort)
     fit(together, look, window(batch=64, side=4, text_share=0.7), second, precision=device.precision)
 
     def match(batch: looking.Windows) -> torch.Tensor:
@@ -146,12 +146,12 @@ def _done(course: Course, effort: float, examples: int) -> str:
     pairs = "with the captions as they come, wrong ones included," if course.raw else "matched,"
     reading = ""
     if course.reading is not None:
-        steps = course.reading.shortened(effort).steps
+        steps = course.reading.shorten(effort).steps
         reading = (
             f"{steps:,} batches of 64 windows of 64 pixels on writing, each patch told which word and letters lie "
             "under it; "
         )
-    looking, matching = course.looking.shortened(effort).steps, course.matching.shortened(effort).steps
+    looking, matching = course.looking.shorten(effort).steps, course.matching.shorten(effort).steps
     lesson = (
         f"{looking:,} on everything, each patch told also its object and colour"
         if reading

@@ -25,7 +25,7 @@ def train(out: Path, *, device: Device, workers: int, effort: float = 1.0) -> st
     import torch
 
     torch.manual_seed(TRAINING_SEED)
-    settings = WRITING.shortened(effort)
+    settings = WRITING.shorten(effort)
     # Every sentence is new: there is nothing to learn by heart.
     sentences = corpus(settings.steps * _BATCH, seed=TRAINING_SEED, abstract_share=ABSTRACT_SHARE)
     tokenizer = gpt2_tokenizer(sentences[:20_000], LENGTH)

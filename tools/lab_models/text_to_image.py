@@ -76,7 +76,7 @@ def train(out: Path, *, device: Device, workers: int, effort: float = 1.0) -> st
         loss: torch.Tensor = F.l1_loss(coder.decode(codes).sample.float(), wanted)
         return loss + _CENTRED * off
 
-    first = CODING.shortened(effort)
+    first = CODING.shorten(effort)
     fit(coder, code, batches(), first, precision=device.precision)
     with torch.no_grad():
         codes = torch.cat(
@@ -125,7 +125,7 @@ def train(out: Path, *, device: Device, workers: int, effort: float = 1.0) -> st
         likeness = F.cosine_similarity(places, there, dim=2).mean()
         return F.mse_loss(found, velocity) + _ALIGNED * (1 - likeness)
 
-    second = DRAWING.shortened(effort)
+    second = DRAWING.shorten(effort)
     fit(torch.nn.ModuleList([unet, towards]), denoise, noisy(), second, precision=device.precision)
     watch.remove()
     pipeline = StableDiffusionPipeline(

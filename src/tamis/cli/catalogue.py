@@ -136,7 +136,7 @@ def tables(what: str, rows: Rows) -> list[tuple[str, Rows]]:
 
 def _in_the_cache() -> dict[str, Path]:
     """Returns the complete models of the hub in this machine's cache: id to folder."""
-    from tamis.models.reference import cached
+    from tamis.models.reference import hub_copy
 
     try:
         from huggingface_hub.constants import HF_HUB_CACHE
@@ -147,7 +147,7 @@ def _in_the_cache() -> dict[str, Path]:
         path.name.removeprefix("models--").replace("--", "/") for path in Path(HF_HUB_CACHE).glob("models--*")
     ):
         with suppress(ModelError, OSError):  # not a hub id, or an unreadable folder
-            if folder := cached(name):
+            if folder := hub_copy(name):
                 found[name] = folder
     return found
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tamis.core.errors import RecipeError, RunError, StopError, brief, nearest, unknown_message
 from tamis.core.hub import stand_in
-from tamis.core.ids import json_ready
+from tamis.core.ids import as_json_value
 from tamis.core.types import INDEX_NUMBERS, INDEX_WORDS, Signal, flat, references, settings
 from tamis.models.reference import BUILT_IN
 from tamis.pools import Pool
@@ -130,7 +130,7 @@ def _find_named_models(named: Sequence[tuple[Any, frozenset[str]]], column: str)
 def scores_of(run: Run, signal: Signal | Derived) -> tuple[list[ScoreSet], list[ScoreSet]]:
     """Returns a run's scores of a signal: those with its settings, and all."""
     groups = [group for group in run.scores.values() if group.facts["name"] == signal.name]
-    wanted = json_ready(settings(signal, recorded=True))
+    wanted = as_json_value(settings(signal, recorded=True))
     return [group for group in groups if (group.facts.get("settings") or {}) == wanted], groups
 
 
@@ -144,7 +144,7 @@ def _fill_in(recipe: Recipe, run: Run, used: Mapping[str, Mapping[str, Any]]) ->
         made = [maker["settings"] for maker in used.values() if maker["signal"] == name]
         made += [group.facts.get("settings") or {} for group in run.scores.values() if group.facts["name"] == name]
         with suppress(RecipeError):  # a signal of Python code that recipes cannot name
-            wanted = json_ready(settings(signal_from(entry)[1], recorded=True))
+            wanted = as_json_value(settings(signal_from(entry)[1], recorded=True))
             if made and wanted not in made:
                 for path, value in flat(made[0]).items():
                     given = given if flat(wanted).get(path) == value else put(given, path.split("."), value, path)
@@ -250,7 +250,7 @@ def columns_of_signals(recipe: Recipe, run: Run) -> dict[str, str]:
 
 def _differences(wanted: Mapping[str, Any], stored: Mapping[str, Any]) -> tuple[str, str]:
     """Returns the settings that differ from a description's, without models, on each side: ("side=1", "side=2")."""
-    one, other = flat(json_ready(wanted)), flat(stored.get("settings") or {})
+    one, other = flat(as_json_value(wanted)), flat(stored.get("settings") or {})
     names = [name for name in {**one, **other} if name not in one or name not in other or one[name] != other[name]]
     names = [name for name in names if other.get(name) not in [*(stored.get("models") or {})]]
 

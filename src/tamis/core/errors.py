@@ -137,15 +137,15 @@ _BRIEF.maxstring = _BRIEF.maxother = 200
 _KINDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 
-def expected(hint: Any) -> str:
+def describe_type(hint: Any) -> str:
     """Returns a setting's type in words: "a number", "a list", "'mean' or 'sum'"."""
     kinds = [one for one in (get_args(hint) or [hint]) if one is not type(None)]
     if get_origin(hint) is Literal:
         kinds = [repr(one) for one in kinds]
     elif get_origin(hint) is Annotated:
-        return expected(kinds[0])
+        return describe_type(kinds[0])
     elif get_origin(hint) in (Union, UnionType):
-        kinds = list(dict.fromkeys(map(expected, kinds)))
+        kinds = list(dict.fromkeys(map(describe_type, kinds)))
     else:
         listed = isinstance(origin := get_origin(hint) or hint, type) and issubclass(origin, tuple | list)
         kinds = [_KINDS.get(hint, "a list, such as [a, b]" if listed else "settings, such as {name: value}")]
@@ -231,7 +231,7 @@ def check_words(record: Any) -> None:
             raise ValueError(unknown_message(setting.name, str(value), get_args(hint)))
 
 
-def without_effect(record: Any, *names: str, because: str) -> None:
+def check_effect(record: Any, *names: str, because: str) -> None:
     """Raises ValueError if a named setting differs from its default although another setting makes it meaningless.
 
     `because` names the other setting and the reason.

@@ -117,12 +117,12 @@ def canonical_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
-def json_ready(value: Any, infinity: str = "inf") -> Any:
+def as_json_value(value: Any, infinity: str = "inf") -> Any:
     """Returns a value that JSON can hold: infinity becomes a word, with its sign, and NaN becomes None."""
     if isinstance(value, Mapping):
-        return {name: json_ready(inner, infinity) for name, inner in value.items()}
+        return {name: as_json_value(inner, infinity) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [json_ready(inner, infinity) for inner in value]
+        return [as_json_value(inner, infinity) for inner in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else infinity if value > 0 else f"-{infinity}"
     return value

@@ -74,7 +74,7 @@ def alive(process: int) -> bool:
     return _facts(process)[:1] not in (["Z"], ["X"])
 
 
-def started(process: int) -> str:
+def start_of(process: int) -> str:
     """Returns when a process of this machine started, as later ones may get its number; "" if unknown."""
     return "".join(_facts(process)[19:20])
 
@@ -98,16 +98,16 @@ def die_with_parent() -> None:
     threading.Thread(target=watch, name="tamis-parent", daemon=True).start()
 
 
-#: Threads of `prefetched` whose generator was closed.
+#: Threads of `prefetch_items` whose generator was closed.
 _CLOSED: WeakSet[threading.Thread] = WeakSet()
 
 
-def abandoned() -> bool:
+def is_abandoned() -> bool:
     """Whether this thread prefetches for a generator that was closed, so that nobody waits for its result."""
     return threading.current_thread() in _CLOSED
 
 
-def prefetched(
+def prefetch_items(
     make: Callable[[], Iterator[T]], *, depth: int, weigh: Callable[[T], int] = lambda item: 0, most: int = 0
 ) -> Generator[T, None, None]:
     """Yields the items of an iterator that runs in a thread, and raises its errors; closing it ends the thread after

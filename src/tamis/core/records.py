@@ -12,7 +12,7 @@ from typing import Any, Union, get_args, get_origin
 
 import pydantic
 
-from tamis.core.errors import RecipeError, brief, expected, hints_of, nearest
+from tamis.core.errors import RecipeError, brief, describe_type, hints_of, nearest
 
 _PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?%")
 
@@ -64,7 +64,7 @@ def build(
                 hint, value, where = hints_of(hint)[name], value.get(name), f"{where}, {name}"  # type: ignore[arg-type]
         percent = _PERCENT.fullmatch(value.strip()) if isinstance(value, str) else None
         meant = f"; did you mean {float(percent[1]) / 100:g}?" if percent else ""
-        raise RecipeError(f"{where}: expected {expected(hint)}, got {brief(value)}{meant}") from error
+        raise RecipeError(f"{where}: expected {describe_type(hint)}, got {brief(value)}{meant}") from error
     except RecipeError as error:  # a record's own check, such as of a score expression
         raise RecipeError(f"{where}: {error}") from error
 

@@ -121,7 +121,7 @@ def _owner(entries: list[EntryPoint]) -> str:
     return ", ".join(sorted(entry.dist.name if entry.dist is not None else entry.module for entry in entries))
 
 
-def undefined(cls: type[Any]) -> str:
+def missing_methods(cls: type[Any]) -> str:
     """Describes which abstract methods a class lacks; "" for none."""
     lacking = sorted(getattr(cls, "__abstractmethods__", ()))
     return f"does not define {', '.join(lacking)}()" if lacking else ""

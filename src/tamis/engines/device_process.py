@@ -31,7 +31,7 @@ from tamis.core.files.remote import known_secrets, take_secrets
 from tamis.core.processes import die_with_parent
 from tamis.core.types import Device, Node
 from tamis.engines.plan import Plan
-from tamis.signals.graph import Executor, Fault, Values, picklable
+from tamis.signals.graph import Executor, NodeFault, Values, picklable
 
 #: Sent before a batch is computed.
 _BEGUN = b"begun"
@@ -94,7 +94,7 @@ class RemoteExecutor(Executor):
         self._connection: Connection | None = None
         self._memory: mmap.mmap | None = None
 
-    def compute(self, nodes: Sequence[Node], values: Values, faults: dict[Node, Fault]) -> None:
+    def compute(self, nodes: Sequence[Node], values: Values, faults: dict[Node, NodeFault]) -> None:
         """Adds the values that a part needs; raises ShardError if the process dies at this batch, or stays dead."""
         for node in nodes:
             if node.host and all(needed in values for needed in node.needs().values()):
@@ -111,14 +111,14 @@ class RemoteExecutor(Executor):
         """Loads nodes and tries them on an empty batch, as `Executor.try_empty` does."""
         if self._tried.issuperset(nodes):
             return
-        faults: dict[Node, Fault] = {}
+        faults: dict[Node, NodeFault] = {}
         self.compute(nodes, dict(given), faults)
         self._tried.update(nodes)
         for fault in faults.values():  # other errors on an empty batch prove nothing
             if isinstance(fault.error, SignalError):
                 raise fault.error
 
-    def _request(self, nodes: Sequence[Node], values: Values, failed: dict[Node, Fault]) -> tuple[Values, Values]:
+    def _request(self, nodes: Sequence[Node], values: Values, failed: dict[Node, NodeFault]) -> tuple[Values, Values]:
         arrays: list[pickle.PickleBuffer] = []
         wanted = [node for node in nodes if node in self._wanted]
         request = pickle.dumps((nodes, values, failed, wanted), 5, buffer_callback=arrays.append)
@@ -222,7 +222,7 @@ def _reply(executor: Executor, request: bytes, arrays: Sequence[Any]) -> bytes:
         nodes, values, faults, wanted = pickle.loads(request, buffers=arrays)
         failed, before = set(faults), dict(executor.seconds)
         executor.compute(nodes, values, faults)
-        made = {node: values[node] for node in nodes if node in wanted or isinstance(values[node], Fault)}
+        made = {node: values[node] for node in nodes if node in wanted or isinstance(values[node], NodeFault)}
         new = {node: fault for node, fault in faults.items() if node not in failed}
         took = {name: total - before.get(name, 0.0) for name, total in executor.seconds.items()}
         return pickle.dumps((made, new, took), 5)

@@ -27,15 +27,15 @@ from tamis.engines.progress import (
     Reporter,
     Tally,
     announcement,
-    cut_before,
     failure_path,
     has_changed,
     list_lacking,
+    was_cut,
 )
 from tamis.engines.shard import reads_files
 from tamis.pools import Pool, Shard
 from tamis.pools.open import known_pairs
-from tamis.pools.source import Absence, left_out_words
+from tamis.pools.source import MissingParts, say_left_out
 from tamis.runs import Run, manifest
 from tamis.runs.claims import PREPARES, PREPARING_SECONDS, lock_run, sweep_claims
 from tamis.signals.graph import Executor, topological
@@ -98,7 +98,7 @@ def fill(
             if report.error and max_error_rate is not None and len(tally.failed) > max_error_rate * tally.shards:
                 lost = f"{len(tally.failed):,} of {tally.shards:,} shards failed, the last {report.shard}"
                 raise StopError(f"{lost}: {report.error}; --max-error-rate is {max_error_rate:g}")
-        reporter.say(left_out_words(tally.left_out))
+        reporter.say(say_left_out(tally.left_out))
     return before.reopen() if tasks else before  # `before` already has its footers cached
 
 
@@ -159,7 +159,7 @@ def time_pairs(plan: Plan, shards: Sequence[Shard]) -> Iterator[tuple[Run, dict[
 def _check_first_shard(plan: Plan) -> None:
     """Raises PoolError if no sample of the first shard has what is needed: a setting names a wrong member or column."""
     for shard in plan.pool.shards if plan.required else ():
-        absence = Absence(plan.required)
+        absence = MissingParts(plan.required)
         try:
             if not all(absence.add(sample) for sample in shard.samples()):
                 return
@@ -224,7 +224,7 @@ def _read_failures(path: Path, pool: Pool) -> tuple[dict[str, str], frozenset[st
             failure_path(path, name).unlink(missing_ok=True)  # the parts exist by now
         else:
             failed[name] = record["error"]
-            if cut_before(path, shards[name]):
+            if was_cut(path, shards[name]):
                 changed.add(name)
     if changed:
         log.info("%d shards that were cut have changed since: they are read again", len(changed))

@@ -24,7 +24,7 @@ from rich.text import Text
 
 from tamis.core.errors import RunError, escape_controls, plural
 from tamis.core.files.checked import read_record, write_record
-from tamis.core.files.remote import redacted
+from tamis.core.files.remote import redact
 from tamis.core.files.storage import Log, entry_of, files, location, seconds_between_writes
 from tamis.core.processes import NUMBERED_IN, alive
 from tamis.core.types import Signal
@@ -109,7 +109,7 @@ def list_lacking(run: Path, facts: Mapping[str, Any]) -> list[str]:
     return [name for name in names if (run / name).parent.is_dir() and not (run / name).is_file()]
 
 
-def cut_before(run: Path, shard: Shard) -> bool:
+def was_cut(run: Path, shard: Shard) -> bool:
     """Whether a shard was cut when it was last read, and its file has changed since: its rows are to be read again."""
     path = failure_path(run, shard.name)
     facts = read_record(path) if path.is_file() else {}
@@ -384,7 +384,7 @@ class Reporter:
             "host": socket.gethostname(),
             "numbered_in": NUMBERED_IN,
             **self.tally.as_json(),
-            "command": [redacted(argument) for argument in sys.argv],
+            "command": [redact(argument) for argument in sys.argv],
         }
         write_record(self.run / f"status{self.suffix}.json", facts, durable=False)
         if state != "running":

@@ -28,14 +28,14 @@ from tamis.core.errors import (
     UnreachedError,
     first_line,
 )
-from tamis.core.files.remote import unreached
+from tamis.core.files.remote import is_unreached
 from tamis.core.ids import image_xxh3, json_digest
-from tamis.core.processes import prefetched
+from tamis.core.processes import prefetch_items
 from tamis.core.types import Node, Sample, Samples, Signal
 from tamis.engines.plan import Output, Plan, Task
-from tamis.engines.progress import READING, ShardReport, cut_before, record
-from tamis.pools.images import fill_pixels, undisturbed, weighed
-from tamis.pools.source import Absence, Problem
+from tamis.engines.progress import READING, ShardReport, record, was_cut
+from tamis.pools.images import fill_pixels, group_by_bytes, hide_warnings
+from tamis.pools.source import MissingParts, SampleFault
 from tamis.runs import parts, tags
 from tamis.runs.claims import claim_shard
 from tamis.runs.manifest import forget
@@ -43,7 +43,7 @@ from tamis.runs.parts import write_side_files
 from tamis.runs.reread import read_images_again
 from tamis.runs.writers import IndexWriter, PartWriter, RowsWriter, ScoreWriter, TextsWriter, Unfinished, drop_unneeded
 from tamis.signals.features.sources import DecodedImages
-from tamis.signals.graph import Executor, Fault, Values, topological
+from tamis.signals.graph import Executor, NodeFault, Values, topological
 
 Writers = dict[Output, PartWriter]
 Progress = Callable[[int], None]  # gets the number of samples of every finished batch
@@ -118,7 +118,7 @@ class ShardWorker:
         """Returns what is still missing of a task, by rows: another process may have made some since the plan."""
         paths = {output: output.path(self.run, task.shard.name) for output in task.outputs}
         for output, path in paths.items():
-            if output.kind == "index" and (not path.is_file() or cut_before(self.run, task.shard)):
+            if output.kind == "index" and (not path.is_file() or was_cut(self.run, task.shard)):
                 return [task]
         missing: dict[bytes | None, Task] = {}
         for output, path in paths.items():
@@ -155,7 +155,7 @@ class ShardWorker:
         else:
             batches = reader.as_indexed(decodes=DecodedImages() in nodes) if reads_file else reader.from_index()
             reads_file = reads_file and task.rows is None  # else it is not read to its end
-        faults: dict[Node, Fault] = {}
+        faults: dict[Node, NodeFault] = {}
         prepare = self._make_prepare([node for node in nodes if node.host], stored, faults, done)
         try:
             for values, samples in _prepare_ahead(batches, prepare, report):
@@ -202,7 +202,7 @@ class ShardWorker:
         return Unfinished(self.run, task.shard.name, stamp, what, by_path)
 
     def _make_prepare(
-        self, host: Sequence[Node], stored: dict[Node, Any], faults: dict[Node, Fault], row: int
+        self, host: Sequence[Node], stored: dict[Node, Any], faults: dict[Node, NodeFault], row: int
     ) -> Callable[[list[Sample]], Values]:
         """Returns a function that computes the host nodes of a batch; batches come in order from `row`."""
 
@@ -246,7 +246,7 @@ class ShardWorker:
                 features[node] = [found[row] for row in rows.tolist()] if isinstance(found, list) else found[rows]
         return features
 
-    def _write(self, task: Task, writers: Writers, faults: dict[Node, Fault]) -> None:
+    def _write(self, task: Task, writers: Writers, faults: dict[Node, NodeFault]) -> None:
         for output, writer in writers.items():  # the index is the first
             path = output.path(self.run, task.shard.name)
             if isinstance(writer, IndexWriter) and not writer.has_rows_of(path):
@@ -268,11 +268,11 @@ def reads_files(nodes: Sequence[Node]) -> bool:
 def _add(writers: Writers, values: Values, samples: Sequence[Sample]) -> None:
     for output, writer in writers.items():
         value = values[output.node] if output.node is not None else None
-        if not isinstance(value, Fault):
+        if not isinstance(value, NodeFault):
             writer.add(value, samples)
 
 
-def _report_faults(faults: dict[Node, Fault], report: ShardReport) -> SignalError | None:
+def _report_faults(faults: dict[Node, NodeFault], report: ShardReport) -> SignalError | None:
     """Puts the nodes that failed into the report; returns the first broken promise."""
     distinct = list({str(fault): fault for fault in faults.values()}.values())
     if distinct:
@@ -285,7 +285,7 @@ def _stamp(task: Task) -> str:
     try:
         return task.shard.stamp()
     except Exception as error:
-        kind = UnreachedError if unreached(error) else ShardError
+        kind = UnreachedError if is_unreached(error) else ShardError
         raise kind(f"{task.shard.url}: cannot be read: {first_line(error)}") from error
 
 
@@ -313,7 +313,7 @@ class BatchReader:
                 threads = stack.enter_context(ThreadPoolExecutor(self.decoders, "tamis-decode"))
             batch: list[Sample] = []
             held = 0
-            for group, weight in weighed(self._samples(), max(_TOGETHER, 2 * self.decoders), **limits):
+            for group, weight in group_by_bytes(self._samples(), max(_TOGETHER, 2 * self.decoders), **limits):
                 if batch and held + weight > _BATCH_BYTES:
                     yield batch
                     batch, held = [], 0
@@ -345,7 +345,7 @@ class BatchReader:
         self._before = samples[-1:]
         skipped = {id(sample) for _, sample in repeats}
         own = [sample for sample in samples if id(sample) not in skipped]
-        with undisturbed(spec.max_pixels):
+        with hide_warnings(spec.max_pixels):
             if threads is None or len(own) <= 1:
                 fill(own)
             else:
@@ -409,8 +409,8 @@ class BatchReader:
             samples, rows.tolist(), read_images_again(self.shard, self.index, rows), strict=True
         ):
             if found is not None:
-                if isinstance(found, Problem) or found.sample.image is None:
-                    how = found.reason if isinstance(found, Problem) else "it has no image"
+                if isinstance(found, SampleFault) or found.sample.image is None:
+                    how = found.reason if isinstance(found, SampleFault) else "it has no image"
                     raise self._error_of_change(f"another sample in row {row:,}: {how}")
                 image, digest = image if digest == was["image_xxh3"] else found.sample.image, was["image_xxh3"]
                 sample.image, sample.given = image, {**found.sample.given, **sample.given}
@@ -435,7 +435,7 @@ class BatchReader:
         return ShardError(f"the shard {name} now has {how}: restore its file, or delete {self.index} to read it again")
 
     def _read_until_error(self) -> Iterator[Sample]:
-        absence, done = Absence(self.plan.required), len(self.kept.uids)  # `absence` fills up as samples pass
+        absence, done = MissingParts(self.plan.required), len(self.kept.uids)  # `absence` fills up as samples pass
         try:
             for number, sample in enumerate(self.shard.samples()):
                 absence.add(sample)
@@ -453,7 +453,7 @@ def _prepare_ahead(
     batches: Iterator[list[Sample]], prepare: Callable[[list[Sample]], Values], report: ShardReport
 ) -> Iterator[tuple[Values, list[Sample]]]:
     """Yields batches that a thread prepares, a few ahead, with their samples; reports the time spent waiting."""
-    made = prefetched(
+    made = prefetch_items(
         lambda: ((prepare(batch), batch) for batch in batches),
         depth=_AHEAD,
         weigh=lambda made: _weigh(made[1]),

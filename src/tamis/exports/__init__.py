@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tamis.core.registry import Register, undefined
+from tamis.core.registry import Register, missing_methods
 
 if TYPE_CHECKING:
     from tamis.exports.exporter import Exporter
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def _wrong(cls: type[Any]) -> str:
     from tamis.exports.exporter import Exporter
 
-    return undefined(cls) if issubclass(cls, Exporter) else "does not derive from tamis.exports.Exporter"
+    return missing_methods(cls) if issubclass(cls, Exporter) else "does not derive from tamis.exports.Exporter"
 
 
 #: Every export format by the name that recipes and `--to` use; each is imported on first use.

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tamis.core.files.storage import write_json
-from tamis.core.ids import json_ready
+from tamis.core.ids import as_json_value
 from tamis.exports.exporter import Exporter
 from tamis.runs import Run
 from tamis.runs.makers import models_in_words
@@ -111,7 +111,7 @@ def write_croissant(exporter: Exporter, subset: Subset, out: Path, pairs: int) -
             **({"partial": dict(subset.partial)} if subset.partial else {}),
         },
     }
-    write_json(path, read_croissant(path) | json_ready(facts))
+    write_json(path, read_croissant(path) | as_json_value(facts))
 
 
 def _entity(kind: str, name: str) -> dict[str, Any]:

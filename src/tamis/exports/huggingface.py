@@ -19,7 +19,7 @@ from tamis.core.errors import SampleError
 from tamis.exports.lists import pair_columns
 from tamis.exports.shards import ShardsExport, ShardWriter, image_exts
 from tamis.pools import Pool
-from tamis.pools.images import turned_file
+from tamis.pools.images import turn_file
 from tamis.runs.stream import KeptSample
 from tamis.runs.subset import Subset
 from tamis.runs.tags import TAGS
@@ -103,5 +103,5 @@ def _image(sample: KeptSample, pool: Pool) -> dict[str, bytes | str] | None:
     data = sample.files[ext]
     if sample.orientation is not None:
         with suppress(SampleError):  # what cannot be decoded stays
-            data, ext = turned_file(data, sample.orientation, max_pixels=pool.spec.max_pixels)
+            data, ext = turn_file(data, sample.orientation, max_pixels=pool.spec.max_pixels)
     return {"bytes": data, "path": f"{name}.{ext}"}

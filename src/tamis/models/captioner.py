@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from tamis.core.arrays import Pixels
 from tamis.core.errors import ModelError
 from tamis.core.types import Device, ModelRef
-from tamis.models.chat import KINDS, ChatModel, load_chat, not_known
+from tamis.models.chat import KINDS, ChatModel, load_chat, unknown_model_message
 from tamis.models.decoder import CaptionDecoder, Parts, blip_parts, git_parts
 from tamis.models.device import dtype_of, use_threads
-from tamis.models.loading import load_tokenizer_in, load_whole, loaded_once, model_type
-from tamis.models.nucleus import Sampling, drawn_token
+from tamis.models.loading import load_once, load_tokenizer_in, load_whole, model_type
+from tamis.models.nucleus import Sampling, token_drawer
 from tamis.models.packed import for_inference
 from tamis.models.preprocess import check_side, load_preprocess
 from tamis.models.reference import resolve
@@ -90,7 +90,7 @@ def architecture_of(model: str) -> Architecture:
     if kind in KINDS and kind not in ARCHITECTURES:
         raise ModelError(f"{model} is a {kind!r} model, which captions by sampling but has no beam search here")
     if kind not in ARCHITECTURES:
-        raise ModelError(not_known(model, kind, ARCHITECTURES))
+        raise ModelError(unknown_model_message(model, kind, ARCHITECTURES))
     return ARCHITECTURES[kind]
 
 
@@ -151,7 +151,7 @@ class Captioner:
             kind = self.model.config.model_type
             raise ModelError(f"{self.name} is a {kind!r} model, which takes no prompt: only {kinds} do")
 
-    def said(self, prompt: str) -> str:
+    def normalise_prompt(self, prompt: str) -> str:
         """Returns a prompt as it stands in captions: the tokenizer may lower-case it."""
         return self.texts([word_tokens(prompt, self.tokenizer)])[0] if prompt else ""
 
@@ -181,7 +181,7 @@ class SamplingCaptioner(Captioner):
 
         captions: list[list[str]] = []
         at_once = max(1, self.batch // sampling.captions)
-        before, said = self._before(sampling), self.said(sampling.prompt)
+        before, said = self._before(sampling), self.normalise_prompt(sampling.prompt)
         for start in range(0, len(images), at_once):
             inputs = self.inputs(images[start : start + at_once], sampling.prompt)
             with torch.inference_mode():
@@ -193,14 +193,14 @@ class SamplingCaptioner(Captioner):
                     min_new_tokens=max(0, sampling.min_tokens - before),
                     max_new_tokens=sampling.max_tokens - before,
                     repetition_penalty=sampling.repetition_penalty,
-                    logits_processor=[drawn_token(uids[start : start + at_once], sampling)],
+                    logits_processor=[token_drawer(uids[start : start + at_once], sampling)],
                 )
             texts = [text.removeprefix(said).strip() for text in self.texts(rows)]
-            captions += _grouped(texts, sampling.captions)
+            captions += _group(texts, sampling.captions)
         return captions
 
 
-def _grouped(texts: list[str], count: int) -> list[list[str]]:
+def _group(texts: list[str], count: int) -> list[list[str]]:
     return [texts[n : n + count] for n in range(0, len(texts), count)]
 
 
@@ -268,7 +268,7 @@ class BeamCaptioner(Captioner):
         import torch
 
         at_once = max(1, self.batch // beams)
-        said = self.said(prompt)
+        said = self.normalise_prompt(prompt)
         captions: list[list[str]] = []
         for start in range(0, len(images), at_once):
             inputs = self.inputs([self.preprocess.resize(image) for image in images[start : start + at_once]], prompt)
@@ -276,11 +276,11 @@ class BeamCaptioner(Captioner):
                 rows = self.model.generate(
                     **inputs, do_sample=False, num_beams=beams, num_return_sequences=beams, max_new_tokens=max_tokens
                 )
-            captions += _grouped([text.removeprefix(said).strip() for text in self.texts(rows)], beams)
+            captions += _group([text.removeprefix(said).strip() for text in self.texts(rows)], beams)
         return captions
 
 
-@loaded_once(keep=2)
+@load_once(keep=2)
 def _load(model: ModelRef, device: Device) -> SamplingCaptioner:
     return (FastCaptioner if architecture_of(model).parts else SamplingCaptioner)(model, device)
 
@@ -290,4 +290,4 @@ def load_captioner(model: str, device: Device) -> SamplingCaptioner | ChatModel:
     return load_chat(model, device) if takes_decoded_images(model) else _load(model, device)
 
 
-load_beam_captioner = loaded_once(keep=1)(BeamCaptioner)
+load_beam_captioner = load_once(keep=1)(BeamCaptioner)

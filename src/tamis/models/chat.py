@@ -22,15 +22,15 @@ from tamis.core.errors import ModelError, TamisError, first_line
 from tamis.core.types import Device, ModelRef
 from tamis.models.device import dtype_of, use_threads
 from tamis.models.loading import (
+    load_once,
     load_tokenizer_in,
     load_whole,
-    loaded_once,
     model_type,
     one_sentence,
     settings_in,
     without_array_warning,
 )
-from tamis.models.nucleus import Sampling, drawn_token
+from tamis.models.nucleus import Sampling, token_drawer
 from tamis.models.preprocess import LARGEST_SIDE
 from tamis.models.reference import resolve
 from tamis.models.server import LIKELIEST, Answer
@@ -149,7 +149,7 @@ class ChatModel:
 
         kind = model_type(model) or ""
         if kind not in KINDS:
-            raise ModelError(not_known(model, kind))
+            raise ModelError(unknown_model_message(model, kind))
         self.kind, self.name, self.batch = KINDS[kind], model, device.batch_size
         self.device, self.dtype = torch.device(device.kind), dtype_of(device)
         use_threads(device)
@@ -203,7 +203,7 @@ class ChatModel:
         new = {"min_new_tokens": max(0, sampling.min_tokens - 1), "max_new_tokens": sampling.max_tokens - 1}
 
         def draw(rows: list[int], inputs: dict[str, Any]) -> list[str]:
-            drawn = drawn_token(uids[rows], sampling, self._skip(inputs), penalty=sampling.repetition_penalty)
+            drawn = token_drawer(uids[rows], sampling, self._skip(inputs), penalty=sampling.repetition_penalty)
             # `do_sample`, or several sequences would be refused.
             return self._texts(
                 self._generate(inputs, do_sample=True, num_return_sequences=count, logits_processor=[drawn], **new)
@@ -339,9 +339,9 @@ def _chunks(rows: Sequence[int], size: int) -> list[list[int]]:
     return [list(rows[start : start + max(1, size)]) for start in range(0, len(rows), max(1, size))]
 
 
-def not_known(model: str, kind: str, others: Iterable[str] = ()) -> str:
+def unknown_model_message(model: str, kind: str, others: Iterable[str] = ()) -> str:
     """Returns the message about a model that cannot be run here; `others` are more types that can."""
     return f"{model} is a {kind!r} model; types that caption images here: {', '.join(sorted({*KINDS, *others}))}"
 
 
-load_chat = loaded_once(keep=1)(ChatModel)
+load_chat = load_once(keep=1)(ChatModel)

@@ -18,7 +18,7 @@ from tamis.core.arrays import Pixels
 from tamis.core.errors import ModelError
 from tamis.core.types import Device, ModelRef
 from tamis.models.device import dtype_of
-from tamis.models.loading import SHIFTED, cleaner, each_text, load_tokenizer_in, loaded_once, model_type
+from tamis.models.loading import SHIFTED, cleaner, each_text, load_once, load_tokenizer_in, model_type
 from tamis.models.packed import load_for_inference
 from tamis.models.preprocess import check_side, load_preprocess
 from tamis.models.reference import Cleaning, cleaning_of, object_in, resolve
@@ -120,7 +120,7 @@ class Clip:
                     stack = torch.from_numpy(np.stack(batch))
                     pixels = stack.to(self.device, non_blocking=True).permute(0, 3, 1, 2).float()  # (b, 3, h, w)
                     inputs = {"pixel_values": pixels.mul_(self._scale).sub_(self._shift).to(self.dtype)}
-                parts.append(pooled(self._model.get_image_features(**inputs)).float().cpu().numpy())
+                parts.append(take_embedding(self._model.get_image_features(**inputs)).float().cpu().numpy())
         return np.concatenate(parts) if parts else np.empty((0, self.size), np.float32)
 
     def _patches(self, images: Sequence[Pixels]) -> dict[str, Any]:
@@ -147,19 +147,19 @@ class Clip:
 
         def embed(ids: Any, mask: Any) -> Any:
             masked = {"attention_mask": mask} if self._kind.masked else {}
-            return pooled(self._model.get_text_features(input_ids=ids, **masked)).float().cpu().numpy()
+            return take_embedding(self._model.get_text_features(input_ids=ids, **masked)).float().cpu().numpy()
 
         how: dict[str, Any] = {"batch": self._batch, "pad": self._pad, "device": self.device}
         rows = each_text(tokens, embed, **how, length=self._fixed_length)
         return np.stack([rows[tuple(ids)] for ids in tokens]) if tokens else np.empty((0, self.size), np.float32)
 
 
-def pooled(output: Any) -> Any:
+def take_embedding(output: Any) -> Any:
     """Returns the projected embedding; transformers wraps it in an output object since version 5."""
     return output if hasattr(output, "float") else output.pooler_output
 
 
-load_clip = loaded_once(keep=4)(Clip)
+load_clip = load_once(keep=4)(Clip)
 
 
 def context_length(model: str) -> int:

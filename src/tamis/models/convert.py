@@ -21,7 +21,7 @@ from tamis.core.files.targets import check_new_folder, new_folder
 from tamis.models.heads import linear_layers
 from tamis.models.layouts import Activation, Conversion, ResizeMode, Tensors, from_blip, from_open_clip, layout_of
 from tamis.models.loading import is_pooler, load_tokenizer_in, load_whole, one_sentence, quiet
-from tamis.models.reference import PATTERNS, PICKLES, cached, complete, is_hub_id, object_in, resolve, with_pickles
+from tamis.models.reference import PATTERNS, PICKLES, complete, hub_copy, is_hub_id, object_in, resolve, with_pickles
 
 #: Keys under which training checkpoints keep the weights.
 _STATES = ("state_dict", "model", "model_state_dict")
@@ -245,7 +245,7 @@ def clip_tokenizer(name: str | None, folder: Path, *, own: bool) -> Any:
             for home in (spec and spec.submodule_search_locations) or []:
                 if (Path(home) / _MERGES).is_file():
                     return _from_merges(Path(home) / _MERGES)
-        if (clip := cached(_CLIP)) is not None:
+        if (clip := hub_copy(_CLIP)) is not None:
             return load_tokenizer_in(clip)
     raise ModelError(f"it comes without a tokenizer: name a folder with --tokenizer, or for CLIP the file {_MERGES}")
 

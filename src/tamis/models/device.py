@@ -99,7 +99,7 @@ def memory_ran_out(error: Exception) -> bool:
     return bool(named) and not isinstance(error, TamisError | OSError)
 
 
-def halved(device: Device, rows: int, what: str) -> Device:
+def halve_batch(device: Device, rows: int, what: str) -> Device:
     """Returns the device with half the batch size, after `what` ran out of memory with a batch of `rows`.
 
     Raises StopError if the batch was halved before, or cannot be.

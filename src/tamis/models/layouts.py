@@ -128,7 +128,7 @@ def from_open_clip(
     _check_settings(model, vision, text, text.get("tokenizer_kwargs") or {})
     act, clean = _activation(model, vision, text, activation), _cleaning(text)
     # Their names become ours; q, k and v are one matrix there; projections are transposed.
-    weights = _renamed(tensors)
+    weights = _rename(tensors)
     for name in [name for name in weights if ".in_proj_" in name]:
         for one, part in zip("qkv", weights.pop(name).chunk(3), strict=True):
             weights[name.replace("in_proj_", f"{one}_proj.")] = part.contiguous()
@@ -186,7 +186,7 @@ def from_blip(tensors: Tensors, tokenizer: Any, head_width: int | None) -> Conve
 
     if not any(name.startswith("text_decoder.") for name in tensors):
         raise ModelError("it has no text_decoder, so it cannot caption: use a checkpoint of pretraining or captioning")
-    weights = _renamed(tensors)
+    weights = _rename(tensors)
     words = weights[_WORDS]
     if not torch.equal(weights.pop(f"{_PREDICTIONS}.decoder.weight", words), words):
         raise ModelError(f"{_PREDICTIONS}.decoder.weight must equal the word embeddings, because BLIP ties them")
@@ -217,7 +217,7 @@ def from_blip(tensors: Tensors, tokenizer: Any, head_width: int | None) -> Conve
     return Conversion(BlipForConditionalGeneration, config, weights, images, length)
 
 
-def _renamed(tensors: Tensors) -> Tensors:
+def _rename(tensors: Tensors) -> Tensors:
     weights = Tensors()
     for old, tensor in tensors.items():
         name = old

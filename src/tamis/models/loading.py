@@ -51,7 +51,7 @@ _FORGET: list[Callable[[], None]] = []
 _LOADING = threading.RLock()
 
 
-def loaded_once(keep: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
+def load_once(keep: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Caches the last `keep` models of a loader (a function or a class), by its arguments.
 
     Arguments annotated `ModelRef` or `OptionalModelRef` also count by their digests: changed weights are loaded again.
@@ -77,8 +77,8 @@ def loaded_once(keep: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
     return decorate
 
 
-def forget_loaded() -> None:
-    """Drops every model that `loaded_once` has cached."""
+def forget_models() -> None:
+    """Drops every model that `load_once` has cached."""
     with _LOADING:
         for forget in _FORGET:
             forget()
@@ -285,7 +285,7 @@ def each_text(
     device: torch.device | str,
     length: int | None = None,
 ) -> dict[tuple[int, ...], T]:
-    """Returns what `work` makes of each distinct text, by its tokens. It gets ids and mask (`padded`) of some texts.
+    """Returns what `work` makes of each distinct text, by its tokens. It gets their ids and mask (`pad_tokens`).
 
     Texts of similar length run together. A chunk has at most `batch` texts. It ends earlier if the next text is over a
     quarter longer than its first, but not below an eighth of `batch`, because small chunks use the hardware badly.
@@ -298,13 +298,13 @@ def each_text(
         for ids in [*sorted({tuple(row) for row in tokens}, key=lambda row: (len(row), row)), ()]:
             longer = chunk and len(ids) > 1.25 * len(chunk[0]) and len(chunk) >= batch // 8
             if chunk and (longer or len(chunk) == batch or not ids):
-                results.update(zip(chunk, work(*padded(chunk, pad, device, length=length)), strict=True))
+                results.update(zip(chunk, work(*pad_tokens(chunk, pad, device, length=length)), strict=True))
                 chunk = []
             chunk.append(ids)
     return results
 
 
-def padded(
+def pad_tokens(
     rows: Sequence[Sequence[int]], pad: int | None, device: torch.device | str, *, length: int | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Pads n lists of token ids on the right: returns ids and mask on a device, both (n, length) int64.

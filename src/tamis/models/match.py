@@ -12,7 +12,7 @@ from tamis.core.arrays import Pixels
 from tamis.core.errors import ModelError
 from tamis.core.types import Device, ModelRef
 from tamis.models.device import dtype_of
-from tamis.models.loading import check_tokens, load_tokenizer_in, loaded_once, model_type, padded
+from tamis.models.loading import check_tokens, load_once, load_tokenizer_in, model_type, pad_tokens
 from tamis.models.packed import load_for_inference
 from tamis.models.preprocess import check_side, load_preprocess
 from tamis.models.reference import resolve
@@ -62,7 +62,7 @@ class Matcher:
             for start in range(0, len(order), self._batch):
                 rows = order[start : start + self._batch]
                 texts = [[*self._before, *tokens[n]] for n in rows]
-                ids, mask = padded(texts, self._tokenizer.pad_token_id, self._device)
+                ids, mask = pad_tokens(texts, self._tokenizer.pad_token_id, self._device)
                 pixels = torch.from_numpy(np.stack([self.preprocess.normalise(images[n]) for n in rows]))
                 inputs: dict[str, Any] = {"pixel_values": pixels.to(self._device, self._dtype), "input_ids": ids}
                 scores = getattr(self._model(**inputs, attention_mask=mask, **self._head), self._output)  # (b, 2)
@@ -70,4 +70,4 @@ class Matcher:
         return result
 
 
-load_matcher = loaded_once(keep=2)(Matcher)
+load_matcher = load_once(keep=2)(Matcher)

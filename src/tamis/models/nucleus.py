@@ -160,11 +160,11 @@ def _draw(
     numbers = uniforms(draws[pending], _ATTEMPTS)
     for position, number in zip(pending, numbers, strict=True):
         weights = np.asarray(masses[rows[draws[position]], : of_rows.vocabulary].cpu(), np.float64)
-        tokens[position] = _sorted_draw(weights, number, top_p)
+        tokens[position] = _draw_sorted(weights, number, top_p)
     return tokens
 
 
-def _sorted_draw(masses: NDArray[np.float64], number: float, top_p: float) -> int:
+def _draw_sorted(masses: NDArray[np.float64], number: float, top_p: float) -> int:
     """Draws from the nucleus the plain way: sort, cut, invert the cumulative distribution."""
     order = np.argsort(masses, kind="stable")[::-1]  # equal masses: the higher id first
     sums = np.cumsum(masses[order])
@@ -172,7 +172,7 @@ def _sorted_draw(masses: NDArray[np.float64], number: float, top_p: float) -> in
     return int(order[min(np.searchsorted(sums[:size], number * sums[size - 1], side="right"), size - 1)])
 
 
-def drawn_token(
+def token_drawer(
     uids: NDArray[np.uint64], sampling: Sampling, skip: int = 0, *, penalty: float = 1.0
 ) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
     """Returns a logits processor that draws a token and rules out all others, for the `generate` of transformers.

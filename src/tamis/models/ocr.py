@@ -31,7 +31,7 @@ from tamis.core.errors import ModelError, require
 from tamis.core.math.regions import quad_mask
 from tamis.core.types import Device, ModelRef
 from tamis.models.device import cores, fast_bf16
-from tamis.models.loading import loaded_once, one_sentence
+from tamis.models.loading import load_once, one_sentence
 from tamis.models.reference import resolve
 
 
@@ -95,7 +95,7 @@ def load_text_detector(
         return np.asarray(network(np.asarray(batch, np.float32))[0, 0])
 
     def look(image: Pixels, size: tuple[int, int]) -> tuple[Regions, NDArray[np.float32], NDArray[np.float32]]:
-        response = probability(_resized(image, size))
+        response = probability(_resize(image, size))
         return *regions_of(response, image.shape[1], image.shape[0], threshold), response
 
     def search(image: Pixels) -> tuple[Regions, Regions]:
@@ -111,7 +111,7 @@ def load_text_detector(
             left, top, right, bottom = crop
             part, enlarged = (
                 image[top:bottom, left:right],
-                [_rounded((end - start) * zoom, _STEP) for start, end in ((left, right), (top, bottom))],
+                [_round_up((end - start) * zoom, _STEP) for start, end in ((left, right), (top, bottom))],
             )
             # Cubic interpolation finds a tenth more words than bilinear.
             response = probability(np.asarray(cv2.resize(part, enlarged, interpolation=cv2.INTER_CUBIC), np.uint8))
@@ -119,13 +119,13 @@ def load_text_detector(
             # The coarse look sees large letters better: out of context, windows and icons look like them.
             small = fine_heights * scale < 2 * _SURE
             moved = Regions(fine.quads + np.array([left, top], np.float32), fine.confidence).select(small)
-            regions, new = _with_new(regions.select(sure), moved, image)
+            regions, new = _add_uncovered(regions.select(sure), moved, image)
             heights = np.concatenate([heights[sure], fine_heights[small][new]])
         titles = regions.select(heights > limit)
         if large:
             # The network sees a large letter as a thing, and a part of it as a letter, so look at a smaller image too.
             again, their_heights, _ = look(image, small_size(*size))
-            titles = _together(titles, again.select(their_heights > limit / 2))
+            titles = _concatenate(titles, again.select(their_heights > limit / 2))
         return regions.select(heights <= limit), titles
 
     def detect(images: Sequence[Pixels]) -> list[Regions]:
@@ -137,7 +137,7 @@ def load_text_detector(
             for n, mask in zip(which, readable, strict=True):
                 titles = results[n][1]
                 drawn = [read or is_drawn(images[n], quad) for read, quad in zip(mask, titles.quads, strict=True)]
-                lines[n], _ = _with_new(lines[n], titles.select(np.array(drawn, bool)), images[n])
+                lines[n], _ = _add_uncovered(lines[n], titles.select(np.array(drawn, bool)), images[n])
         return lines
 
     return detect
@@ -159,13 +159,13 @@ def crop_of(
     ends = []
     for start, length, share, most in ((left, wide, scale[0], width), (top, high, scale[1], height)):
         middle, length = (start + length / 2) / share, (length + 2 * _MARGIN) / share
-        length = min(most, round(_rounded(length * zoom, _STEP) / zoom))
+        length = min(most, round(_round_up(length * zoom, _STEP) / zoom))
         begin = int(np.clip(round(middle - length / 2), 0, most - length))
         ends.append((begin, begin + length))
     return ends[0][0], ends[1][0], ends[0][1], ends[1][1]
 
 
-def _resized(image: Pixels, size: tuple[int, int]) -> Pixels:
+def _resize(image: Pixels, size: tuple[int, int]) -> Pixels:
     import cv2
 
     # Bilinear sampling skips pixels when an image shrinks to less than half.
@@ -173,11 +173,11 @@ def _resized(image: Pixels, size: tuple[int, int]) -> Pixels:
     return np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_AREA if averaged else cv2.INTER_LINEAR))
 
 
-def _together(some: Regions, others: Regions) -> Regions:
+def _concatenate(some: Regions, others: Regions) -> Regions:
     return Regions(np.concatenate([some.quads, others.quads]), np.concatenate([some.confidence, others.confidence]))
 
 
-def _with_new(regions: Regions, others: Regions, image: Pixels) -> tuple[Regions, NDArray[np.bool_]]:
+def _add_uncovered(regions: Regions, others: Regions, image: Pixels) -> tuple[Regions, NDArray[np.bool_]]:
     """Adds each of the others that is less than half covered by the regions so far; also returns which these are."""
     height, width = image.shape[:2]
     covered = quad_mask(list(regions.quads), width, height)
@@ -187,14 +187,14 @@ def _with_new(regions: Regions, others: Regions, image: Pixels) -> tuple[Regions
         if (own & covered).sum() * 2 < own.sum():
             new[k] = True
             covered |= own
-    return _together(regions, others.select(new)), new
+    return _concatenate(regions, others.select(new)), new
 
 
 def coarse_size(width: int, height: int, side: int) -> tuple[int, int]:
     """Returns the network's input size for the whole image, both multiples of 32; it fits the longest side, 2048."""
     short = min(width, height)
     ratio = np.clip(short, *_COARSE) / short if fine_zoom(width, height, side) else 1.0
-    return _scaled(width, height, min(float(ratio), _LONGEST / max(width, height)))
+    return _scale_sides(width, height, min(float(ratio), _LONGEST / max(width, height)))
 
 
 def fine_zoom(width: int, height: int, side: int) -> float:
@@ -205,15 +205,15 @@ def fine_zoom(width: int, height: int, side: int) -> float:
 
 def small_size(width: int, height: int) -> tuple[int, int]:
     """Returns the size of the pass for large letters, from the size of the first."""
-    return _scaled(width, height, _SMALL_SIDE / min(width, height))
+    return _scale_sides(width, height, _SMALL_SIDE / min(width, height))
 
 
-def _scaled(width: int, height: int, ratio: float) -> tuple[int, int]:
+def _scale_sides(width: int, height: int, ratio: float) -> tuple[int, int]:
     wide, high = (max(_STRIDE, round(side * ratio / _STRIDE) * _STRIDE) for side in (width, height))
     return wide, high
 
 
-def _rounded(length: float, step: int) -> int:
+def _round_up(length: float, step: int) -> int:
     """Rounds up to a multiple, but forgives a hundredth."""
     return max(1, int(np.ceil(length / step - 0.01))) * step
 
@@ -293,7 +293,7 @@ def load_fast_detector(
     def detect(images: Sequence[Pixels]) -> list[Regions]:
         regions = []
         for image in images:
-            square, left, top = squared(image)
+            square, left, top = pad_to_square(image)
             resized = np.asarray(Image.fromarray(square).resize((side, side), Image.Resampling.BICUBIC), np.float32)
             batch = ((resized / 255 - _MEAN) / _STD).transpose(2, 0, 1)[None]  # (1, 3, side, side)
             maps = network(np.ascontiguousarray(batch))
@@ -311,7 +311,7 @@ def load_fast_detector(
     return detect
 
 
-def squared(image: Pixels) -> tuple[Pixels, int, int]:
+def pad_to_square(image: Pixels) -> tuple[Pixels, int, int]:
     """Pads an image to a white square, as T-MARS does; also returns the left and top margins."""
     height, width = image.shape[:2]
     longer = max(height, width)
@@ -338,8 +338,8 @@ def fast_quads(
         clipped = np.clip(logits, 1e-7, 1 - 1e-7)
         logits = np.log(clipped / (1 - clipped))
     _, cores = cv2.connectedComponents((logits > 0).astype(np.uint8), connectivity=8)
-    grown = _grown(cores.astype(np.float32), side, pooling).astype(np.int64)
-    probability = 1 / (1 + np.exp(-_grown(logits.astype(np.float32), side, pooling).astype(np.float64)))
+    grown = _max_pool(cores.astype(np.float32), side, pooling).astype(np.int64)
+    probability = 1 / (1 + np.exp(-_max_pool(logits.astype(np.float32), side, pooling).astype(np.float64)))
     pixels = np.bincount(grown.ravel())
     means = np.bincount(grown.ravel(), weights=probability.ravel()) / np.maximum(pixels, 1)
     quads, confidence = [], []
@@ -352,7 +352,7 @@ def fast_quads(
     return np.array(quads, np.float32).reshape(-1, 4, 2), np.array(confidence, np.float32)
 
 
-def _grown(values: NDArray[np.float32], side: int, pooling: int) -> NDArray[np.float32]:
+def _max_pool(values: NDArray[np.float32], side: int, pooling: int) -> NDArray[np.float32]:
     """Max-pools a map at half the side, as FAST does, and resizes it to the side."""
     import cv2
 
@@ -407,12 +407,12 @@ def load_text_recogniser(model: str, *, device: Device) -> TextRecogniser:
                 # PP-OCR reads BGR, scaled to [-1, 1]; the padding is 0.
                 batch[row, :, :, : crop.shape[1]] = crop[..., ::-1].transpose(2, 0, 1) / np.float32(127.5) - 1
             for (n, k, _), probability in zip(crops, network(batch), strict=True):
-                lines[n][k] = decoded(probability, characters)
+                lines[n][k] = decode_line(probability, characters)
 
         # A page has thousands of words, and a batch many pages, so read crops as soon as they fill a batch.
         for n, (image, some) in enumerate(zip(images, regions, strict=True)):
             for k, quad in enumerate(some.quads):
-                crop = upright(image, quad)
+                crop = cut_line(image, quad)
                 if crop is not None:
                     width = next(width for width in _WIDTHS if crop.shape[1] <= width)
                     pending[width].append((n, k, crop))
@@ -438,33 +438,33 @@ def load_legible(model: str, *, confidence: float, device: Device) -> Legible:
 
     def legible(images: Sequence[Pixels], regions: Sequence[Regions]) -> list[NDArray[np.bool_]]:
         lines = read(images, regions)
-        readable = [_confident(some, confidence) for some in lines]
+        readable = [_are_confident(some, confidence) for some in lines]
         single = [np.array([len(line.text.strip()) == 1 for line in some], bool) for some in lines]
         which = [n for n, mask in enumerate(single) if (mask & readable[n]).any()]
         for n in which:
-            readable[n] &= ~single[n] | _confident(lines[n], single_confidence)
+            readable[n] &= ~single[n] | _are_confident(lines[n], single_confidence)
         for scale in (_CLOSER, _WIDER):
-            again = read([images[n] for n in which], [_rescaled(regions[n], scale) for n in which])
+            again = read([images[n] for n in which], [_rescale(regions[n], scale) for n in which])
             for n, some in zip(which, again, strict=True):
                 pairs = zip(lines[n], some, strict=True)
                 same = np.array([old.text.strip() == new.text.strip() for old, new in pairs], bool)
-                readable[n] &= ~single[n] | (same & _confident(some, single_confidence))
+                readable[n] &= ~single[n] | (same & _are_confident(some, single_confidence))
         return readable
 
     return legible
 
 
-def _confident(lines: Sequence[Line], confidence: float) -> NDArray[np.bool_]:
+def _are_confident(lines: Sequence[Line], confidence: float) -> NDArray[np.bool_]:
     return np.array([line.confidence >= confidence for line in lines], bool)
 
 
-def _rescaled(regions: Regions, scale: float) -> Regions:
+def _rescale(regions: Regions, scale: float) -> Regions:
     """Scales the regions about their centres; they may leave the image."""
     centres = regions.quads.mean(axis=1, keepdims=True)
     return Regions((centres + (regions.quads - centres) * np.float32(scale)).astype(np.float32), regions.confidence)
 
 
-def upright(image: Pixels, quad: NDArray[np.float32]) -> Pixels | None:
+def cut_line(image: Pixels, quad: NDArray[np.float32]) -> Pixels | None:
     """Returns a region as a line 48 pixels high and at most 1,920 wide; None if it is thinner than a pixel."""
     import cv2
 
@@ -500,7 +500,7 @@ def is_drawn(image: Pixels, quad: NDArray[np.float32]) -> bool:
     """
     import cv2
 
-    line = upright(image, quad)
+    line = cut_line(image, quad)
     if line is None:
         return False
     most, ink = 0.0, np.zeros(line.shape[:2], bool)
@@ -522,7 +522,7 @@ def is_drawn(image: Pixels, quad: NDArray[np.float32]) -> bool:
     return bool(thin and even and min(rim, 1 - rim) < _AT_THE_RIM)
 
 
-def decoded(probability: NDArray[np.float32], characters: Sequence[str]) -> Line:
+def decode_line(probability: NDArray[np.float32], characters: Sequence[str]) -> Line:
     """Decodes probabilities (steps, classes) by CTC's best path: merge repeats, drop blanks, 0 (Graves et al. 2006)."""
     best = probability.argmax(1)
     kept = best != 0
@@ -569,7 +569,7 @@ _EXTERNAL = re.compile(rb"\x6a[\x00-\xff]{1,2}\n\x08location\x12")
 Network = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 
 
-@loaded_once(keep=4)
+@load_once(keep=4)
 def load_network(model: ModelRef, device: Device, one_by_one: bool = False) -> Network:
     """Loads an .onnx file as a function from one float32 array to its first output.
 

@@ -54,7 +54,7 @@ class Preprocess:
     patch: int | None = None
     patches: int | None = None
 
-    def cropping(self) -> Preprocess:
+    def with_crop(self) -> Preprocess:
         """Returns preprocessing that crops the centre, as CLIP does, instead of squashing the image."""
         if self.size is None:
             return self

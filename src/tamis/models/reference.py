@@ -164,7 +164,7 @@ def resolve(reference: str) -> Model:
 def is_here(reference: str) -> bool:
     """Whether a model is on this machine, or (False) must be downloaded or installed. ModelError: there is none."""
     if _is_on_hub(reference):
-        return cached(reference) is not None
+        return hub_copy(reference) is not None
     try:
         resolve(reference)
     except DependencyError:
@@ -222,7 +222,7 @@ def is_hub_id(reference: str) -> bool:
     return reference.count("/") == 1 and not reference.startswith((".", "~", "/"))
 
 
-def cached(reference: str, *, pickled: bool = False) -> Path | None:
+def hub_copy(reference: str, *, pickled: bool = False) -> Path | None:
     """Returns the folder of a hub model, None unless it is complete in the cache.
 
     With `pickled`, weights in any layout count.
@@ -247,7 +247,7 @@ def cached(reference: str, *, pickled: bool = False) -> Path | None:
 
 
 def _from_hub(reference: str) -> Path:
-    folder = cached(reference)
+    folder = hub_copy(reference)
     if folder is not None:
         return folder
     revision = HUB[reference].revision if reference in HUB else "main"
@@ -259,7 +259,7 @@ def _from_hub(reference: str) -> Path:
 
 def with_pickles(reference: str) -> Path:
     """Returns the folder of a hub model in any layout, for `tamis convert`."""
-    folder = cached(reference) or cached(reference, pickled=True)
+    folder = hub_copy(reference) or hub_copy(reference, pickled=True)
     return folder or _download(reference, "main", [*PATTERNS, *(f"*{suffix}" for suffix in PICKLES)])
 
 
@@ -334,7 +334,7 @@ def complete(folder: Path) -> bool:
     if not pipeline and not any((folder / name).is_file() for name in ("config.json", "modules.json")):
         return False
     try:
-        loaded_files(folder)
+        check_files(folder)
         return not pipeline or all(part.is_dir() for part in _parts(folder) or ())
     except ModelError:
         return False
@@ -348,7 +348,7 @@ def digest_of(path: Path) -> str:
     """
     if path.is_file() and path.suffix in PICKLES and _is_pickle(path):
         raise _no_weights(path, [path.name])
-    files = {path.name: path} if path.is_file() else loaded_files(path)
+    files = {path.name: path} if path.is_file() else check_files(path)
     total = xxhash.xxh3_128()
     for name, file in sorted(files.items(), key=lambda item: Path(item[0])):
         total.update(name.encode() + b"\0")
@@ -415,7 +415,7 @@ def default_cleaning(config: Mapping[str, Any], named: Any = None) -> Cleaning:
     return named or ("openai" if openai else "hf")
 
 
-def loaded_files(folder: Path) -> dict[str, Path]:
+def check_files(folder: Path) -> dict[str, Path]:
     """Checks the files of a model's folder that are part of the model, and returns them by their paths in it."""
     parts = _parts(folder)
     if parts is None:  # unknown layout: take all files
@@ -526,10 +526,10 @@ def _json_in(path: Path) -> Any:
     try:
         return json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        raise _damaged(path, error) from error
+        raise _damage_error(path, error) from error
 
 
-def _damaged(path: Path, error: Exception) -> ModelError:
+def _damage_error(path: Path, error: Exception) -> ModelError:
     return ModelError(f"{path} is damaged ({first_line(error)}): copy or download the model again")
 
 
@@ -548,7 +548,7 @@ def _shapes(path: Path, size: int, changed: int) -> Mapping[str, tuple[int, ...]
         with safe_open(path, "np") as file:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError, OverflowError) as error:
-        raise _damaged(path, error) from error
+        raise _damage_error(path, error) from error
 
 
 def arrays_in(path: Path, dimensions: Mapping[str, int]) -> dict[str, NDArray[Any]]:

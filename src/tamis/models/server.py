@@ -22,8 +22,8 @@ from PIL import Image
 
 from tamis.core.arrays import Pixels
 from tamis.core.errors import ModelError, UnreachedError, at_least_one, brief, first_line, require, unknown_message
-from tamis.core.files.remote import RemoteError, keep_secrets, passing, public, redacted, retried, with_secrets
-from tamis.core.processes import abandoned
+from tamis.core.files.remote import RemoteError, keep_secrets, public_url, redact, retry, transient_error, with_secrets
+from tamis.core.processes import is_abandoned
 
 _CONNECT = 20.0  # seconds to wait for a connection
 _NOTICE = 0.2  # seconds after which an interrupt is noticed
@@ -68,7 +68,7 @@ class Server:
 
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):
-            raise ValueError(f"url must begin with http:// or https://, got {brief(public(self.url))}")
+            raise ValueError(f"url must begin with http:// or https://, got {brief(public_url(self.url))}")
         object.__setattr__(self, "url", keep_secrets(self.url, lambda url: [url]))
         at_least_one(side=self.side, requests=self.requests)
         if not 0 <= self.temperature < math.inf:
@@ -139,7 +139,7 @@ class ChatClient:
             self._url = httpx2.URL(with_secrets(server.url))
             self._client = httpx2.Client(headers=headers, timeout=timeout, limits=limits)
         except Exception as error:  # many kinds: a proxy without a port, a missing package or file
-            why = redacted(first_line(error))
+            why = redact(first_line(error))
             raise ModelError(f"{server.url} cannot be asked (see also HTTP_PROXY and SSL_CERT_FILE): {why}") from error
         weakref.finalize(self, self._client.close)
 
@@ -193,7 +193,7 @@ class ChatClient:
             Thread(target=work, name="tamis-ask", daemon=True).start()
         answers: dict[int, Answer] = {}
         try:
-            while len(answers) < len(questions) and not abandoned():
+            while len(answers) < len(questions) and not is_abandoned():
                 with suppress(Empty):
                     place, answer = done.get(timeout=_NOTICE)
                     if isinstance(answer, Exception):
@@ -244,23 +244,23 @@ class ChatClient:
             except _FailedError:
                 raise
             except Exception as error:  # httpx2 has many kinds
-                raise passing(redacted(f"{type(error).__name__}: {error}")) from None
+                raise transient_error(redact(f"{type(error).__name__}: {error}")) from None
             status = response.status_code
             if status == 200:
                 try:
                     return read(json.loads(content))
                 except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
                     reason = f"an answer of another form: {_words(content)}"
-                    raise passing(reason, kind=_FailedError) from None
+                    raise transient_error(reason, kind=_FailedError) from None
             said = f"HTTP {status}: {_words(content)}"
             if status in _TRANSIENT or status >= 500:
                 after = response.headers.get("Retry-After", "")
-                raise passing(said, after, _FailedError if status >= 500 else RemoteError)
+                raise transient_error(said, after, _FailedError if status >= 500 else RemoteError)
             refused = _RefusedError(said)
             refused.status = status
             raise refused
 
-        return retried(str(url), request)
+        return retry(str(url), request)
 
     def _content(self, response: Any) -> bytes:
         """Returns an answer without our key; _FailedError if it is too large, or comes too slowly."""
@@ -268,16 +268,18 @@ class ChatClient:
         for part in response.iter_bytes():
             content += part
             if len(content) > _LONGEST:
-                raise passing(f"an answer of more than {_LONGEST >> 20} MiB", kind=_FailedError)
+                raise transient_error(f"an answer of more than {_LONGEST >> 20} MiB", kind=_FailedError)
             if time.monotonic() > latest:
-                raise passing(f"an answer that takes more than {self.server.timeout:g} seconds", kind=_FailedError)
+                raise transient_error(
+                    f"an answer that takes more than {self.server.timeout:g} seconds", kind=_FailedError
+                )
         return bytes(content).replace(self._key.encode(), b"***") if self._key else bytes(content)
 
 
 def _words(content: bytes) -> str:
     """Returns what a server says of an error."""
     text = content[: 10 * _WORDS].decode("utf-8", "replace")  # much text takes long to redact
-    return redacted(" ".join(text.split()))[:_WORDS]
+    return redact(" ".join(text.split()))[:_WORDS]
 
 
 def _answer_in(data: Any) -> Answer:

@@ -14,7 +14,7 @@ from tamis.core.arrays import Pixels
 from tamis.core.errors import ModelError, at_least_one, require
 from tamis.core.types import Device, ModelRef
 from tamis.models.device import dtype_of, use_threads
-from tamis.models.loading import check_tokens, load_tokenizer_in, load_whole, loaded_once, one_sentence, quiet
+from tamis.models.loading import check_tokens, load_once, load_tokenizer_in, load_whole, one_sentence, quiet
 from tamis.models.reference import components_in, resolve
 
 #: Components that check or prepare photographs; drawing from a text does not need them.
@@ -85,7 +85,7 @@ class TextToImage:
         return [drawn[caption] for caption in captions]
 
 
-load_text_to_image = loaded_once(keep=1)(TextToImage)
+load_text_to_image = load_once(keep=1)(TextToImage)
 
 
 def _noise(caption: str, seed: int) -> Any:

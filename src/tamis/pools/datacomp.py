@@ -23,9 +23,9 @@ import pyarrow.parquet as pq
 from tamis.core.arrays import Floats
 from tamis.core.errors import PoolError, ShardError, UnreachedError, first_line
 from tamis.core.files.find import is_remote, open_file, stamp
-from tamis.core.files.remote import is_transient, unreached
+from tamis.core.files.remote import is_transient, is_unreached
 from tamis.core.types import Column, Device, Node, Sample, Samples, Signal
-from tamis.pools.rows import check_texts, choose_column, column_kinds, unopened
+from tamis.pools.rows import check_texts, choose_column, column_kinds, open_error
 from tamis.pools.source import Pool, PoolSpec, SampleReader, rows_of
 from tamis.pools.table import RowRange, TableShard, piece_name, row_ranges
 
@@ -149,8 +149,8 @@ def metadata_pool(spec: PoolSpec, stems: Mapping[str, str]) -> Pool:
             with open_file(url) as raw:
                 return row_ranges([pq.read_metadata(raw).num_rows])
         except (OSError, pa.ArrowException) as error:
-            if unreached(error):
-                raise unopened(url, "metadata", error) from error
+            if is_unreached(error):
+                raise open_error(url, "metadata", error) from error
             return [RowRange()]  # damaged: its shard will report it
 
     with ThreadPoolExecutor(16) as threads:  # each file takes a request or two on a store
@@ -196,7 +196,7 @@ _LOCAL_HEADER = 30
 def npz_rows(url: str, first: int = 0) -> Iterator[Mapping[str, Floats]]:
     """Yields the rows of an npz's arrays from row `first`: (d,) float16 by name; yields {} endlessly without an npz."""
     shapes = embedding_shapes(url)
-    with ExitStack() as held, _explained(url):
+    with ExitStack() as held, _explain_errors(url):
         arrays = {name: _blocks(held, url, name, first) for name in shapes}
         while True:
             blocks = {name: next(rows, np.empty((0, 0))) for name, rows in arrays.items()}
@@ -240,7 +240,7 @@ def embedding_shapes(url: str) -> dict[str, tuple[int, int]]:
     if not is_remote(url) and not os.path.exists(url):
         return {}
     found: dict[str, tuple[int, int]] = {}
-    with _explained(url), ExitStack() as held:
+    with _explain_errors(url), ExitStack() as held:
         try:
             arrays = np.load(held.enter_context(open_file(url)), allow_pickle=False)
         except FileNotFoundError:
@@ -261,7 +261,7 @@ def embedding_shapes(url: str) -> dict[str, tuple[int, int]]:
 
 
 @contextmanager
-def _explained(url: str) -> Iterator[None]:
+def _explain_errors(url: str) -> Iterator[None]:
     """Turns any error while an npz is read into a ShardError."""
     try:
         yield
@@ -273,5 +273,5 @@ def _explained(url: str) -> Iterator[None]:
         # If the end cannot be read, zipfile reports 'not a zip'; the real error is its __context__.
         hidden = error.__context__ if isinstance(error, zipfile.BadZipFile) else None
         cause = hidden if isinstance(hidden, OSError) else error
-        kind = UnreachedError if unreached(cause) else ShardError
+        kind = UnreachedError if is_unreached(cause) else ShardError
         raise kind(f"{url}: the embeddings cannot be read: {first_line(cause)}") from cause

@@ -19,11 +19,11 @@ import xxhash
 
 from tamis.core.errors import PoolError, SampleError, UnreachedError
 from tamis.core.files.find import HIDDEN, is_side_file
-from tamis.core.files.remote import unreached
+from tamis.core.files.remote import is_unreached
 from tamis.core.types import Member, Sample
 from tamis.pools.images import is_image
 from tamis.pools.rows import CAPTION_COLUMNS
-from tamis.pools.source import Pool, PoolSpec, Problem, SampleFiles, SampleReader, left_out_words, read_json, utf8
+from tamis.pools.source import Pool, PoolSpec, SampleFault, SampleFiles, SampleReader, read_json, say_left_out, utf8
 from tamis.pools.table import read_file
 from tamis.pools.tar import File, TarShard, caption_ext
 
@@ -79,7 +79,7 @@ def folder_pool(
     pictured = sum(number for has, number in having.items() if not images.isdisjoint(has))
     if not count(ending):
         what = f"{pictured:,} image{'s' * (pictured != 1)} without captions" if pictured else "no image, tar or table"
-        words = left_out_words(left_out)
+        words = say_left_out(left_out)
         raise PoolError(f"no pool at {root!r}: it holds {what}{problem}{words and f'; {words}'}")
     kept = [group for group in groups if not {*images, ending}.isdisjoint(map(_ending, group))]
     known = {name.rpartition("-")[2]: name for name in names if name.startswith(f"{stem}-rows")}
@@ -98,7 +98,7 @@ def folder_pool(
     lacks = {"a caption": pictured - count(ending), "an image": len(kept) - pictured}
     about = f"{root}: a folder of {pictured:,} images; captions: {caption}"
     about += "".join(f"; without {what}: {number:,}" for what, number in lacks.items() if number)
-    about += f"; {words}" if (words := left_out_words(left_out)) else ""
+    about += f"; {words}" if (words := say_left_out(left_out)) else ""
     return Pool(spec=spec, kind="folder", shards=tuple(shards), about=about)
 
 
@@ -179,7 +179,7 @@ class FolderShard(TarShard):
         except SampleError as error:
             file.status, file.problem = error.status, error.reason
         except OSError as error:
-            if unreached(error):
+            if is_unreached(error):
                 raise UnreachedError(f"{self.url}: {name!r} cannot be read: {error}") from error
             file.status, file.problem = "image_missing", f"cannot be read: {error.strerror}"
         return file
@@ -189,12 +189,12 @@ class FolderShard(TarShard):
 
     def read(
         self, rows: Sequence[int], members: Sequence[Sequence[Member]], captions: Sequence[str | None]
-    ) -> list[SampleFiles | Problem]:
+    ) -> list[SampleFiles | SampleFault]:
         names = {_place(name): name for name in self.listing.split("\0")}
         if not {member.offset for some in members for member in some} <= names.keys():
             names = _places(self.url)  # another shard may have them now
 
-        def again(members: Sequence[Member], caption: str | None) -> SampleFiles | Problem:
+        def again(members: Sequence[Member], caption: str | None) -> SampleFiles | SampleFault:
             found: dict[Member, bytes] = {}
             for member in members:
                 name = names.get(member.offset)
@@ -203,8 +203,8 @@ class FolderShard(TarShard):
                     found[Member(member.ext, member.offset, file.size)] = file.data
                 elif member is self.image_member(members):
                     kind = "changed" if name is None else file.status
-                    return Problem(kind, f"{self.url}: the .{member.ext} file {file.problem}")
-            return self.assembled(list(found), list(found.values()), caption)
+                    return SampleFault(kind, f"{self.url}: the .{member.ext} file {file.problem}")
+            return self.assemble(list(found), list(found.values()), caption)
 
         return list(map(again, members, captions))
 

@@ -41,7 +41,7 @@ _before: tuple[Any, int | None] = (None, None)
 
 
 @contextmanager
-def undisturbed(max_pixels: int) -> Iterator[None]:
+def hide_warnings(max_pixels: int) -> Iterator[None]:
     """Silences Pillow's warnings, and raises its limit on pixels to ours, until the last thread leaves the block.
 
     Entering it once for many images is faster than for each.
@@ -84,11 +84,11 @@ def decode(
     return _upright(data, max_pixels, transparency, orientation).pixels
 
 
-def decoded_size(
+def decode_size(
     data: bytes, *, max_pixels: int, transparency: Transparency = "drop", orientation: str | None = None
 ) -> tuple[int, int]:
     """Decodes one image to know whether it can be; returns its width and height, upright. Args and raises: `decode`."""
-    with _loaded(data, max_pixels, orientation) as (image, turn):
+    with _load(data, max_pixels, orientation) as (image, turn):
         if not _is_plain(image):
             _rgb(image, transparency)  # what cannot be converted is broken
         width, height = image.size
@@ -106,7 +106,7 @@ class _Decoded(NamedTuple):
 
 
 def _upright(data: bytes, max_pixels: int, transparency: Transparency, orientation: str | None) -> _Decoded:
-    with _loaded(data, max_pixels, orientation) as (image, turn):
+    with _load(data, max_pixels, orientation) as (image, turn):
         hidden, transparent = _alpha(image)
         hidden = hidden if transparency == "drop" else None
         pixels = _rgb(image, transparency)
@@ -117,15 +117,15 @@ def _upright(data: bytes, max_pixels: int, transparency: Transparency, orientati
 
 
 @contextmanager
-def _loaded(data: bytes, max_pixels: int, orientation: str | None) -> Iterator[tuple[Image.Image, _Turn | None]]:
+def _load(data: bytes, max_pixels: int, orientation: str | None) -> Iterator[tuple[Image.Image, _Turn | None]]:
     """Provides the image as Pillow decodes it, in eight bits, and how to turn it upright; any error becomes
     `SampleError`.
     """
     if not data:
         raise SampleError("image_broken", "the image file has no bytes")
-    with undisturbed(max_pixels):
+    with hide_warnings(max_pixels):
         try:
-            with _opened(data) as image:
+            with _open(data) as image:
                 _check_size(image, max_pixels)
                 _check_scans(image, data)
                 image.load()
@@ -144,7 +144,7 @@ def _loaded(data: bytes, max_pixels: int, orientation: str | None) -> Iterator[t
             raise SampleError("image_broken", f"cannot be decoded: {first_line(error)}") from error
 
 
-def _opened(data: bytes) -> Image.Image:
+def _open(data: bytes) -> Image.Image:
     Image.init()
     return Image.open(io.BytesIO(data), formats=[name for name in FORMATS if name in Image.OPEN])
 
@@ -223,18 +223,18 @@ def orientation_left(exif: Any, image: bytes | None) -> str | None:
         words = tags.get("Image Orientation", "")
         # OpenCV, which img2dataset decodes with, turns TIFFs itself; other files do not have these tags.
         if image and EXIF_WORDS.get(words, 1) != 1 and not {"Image StripOffsets", "Image TileOffsets"} & set(tags):
-            with undisturbed(1), _opened(image) as opened:
+            with hide_warnings(1), _open(image) as opened:
                 return words if _orientation(opened) is None else None
     return None
 
 
-def turned_file(data: bytes, orientation: str, *, max_pixels: int) -> tuple[bytes, str]:
+def turn_file(data: bytes, orientation: str, *, max_pixels: int) -> tuple[bytes, str]:
     """Returns an image file encoded again upright, and its extension: JPEG stays JPEG (quality 95), others become PNG.
 
     Args and raises: `decode`.
     """
     out, ext = io.BytesIO(), "jpg" if data.startswith(b"\xff\xd8") else "png"
-    with _loaded(data, max_pixels, None) as (image, _):
+    with _load(data, max_pixels, None) as (image, _):
         image.getexif()[ExifTags.Base.Orientation] = EXIF_WORDS[orientation]
         turned = ImageOps.exif_transpose(image)
         turned.save(out, "JPEG" if ext == "jpg" else "PNG", quality=95, exif=upright_exif())
@@ -292,9 +292,9 @@ def _alpha(image: Image.Image) -> tuple[Pixels | None, float]:
 
 def is_image(data: bytes) -> bool:
     """Whether a file is an image in one of `FORMATS`, by its header; it may still be truncated or too large."""
-    with undisturbed(1):
+    with hide_warnings(1):
         try:
-            with _opened(data):
+            with _open(data):
                 return True
         except Exception as error:
             return isinstance(error, Image.DecompressionBombError)
@@ -302,16 +302,18 @@ def is_image(data: bytes) -> bool:
 
 def pixels_in(data: bytes, *, max_pixels: int) -> int:
     """Returns how many pixels `decode` would return for a file, judging by its header; 0 if it would refuse it."""
-    with undisturbed(max_pixels):
+    with hide_warnings(max_pixels):
         try:
-            with _opened(data) as image:
+            with _open(data) as image:
                 _check_size(image, max_pixels)
                 return image.width * image.height
         except Exception:
             return 0
 
 
-def weighed(samples: Iterable[Sample], most: int, *, size: int, max_pixels: int) -> Iterator[tuple[list[Sample], int]]:
+def group_by_bytes(
+    samples: Iterable[Sample], most: int, *, size: int, max_pixels: int
+) -> Iterator[tuple[list[Sample], int]]:
     """Yields samples in small groups, each with the bytes that it will take, read and decoded.
 
     The image of several captions in a row counts once.
@@ -346,6 +348,6 @@ def fill_pixels(
             sample.height, sample.width = decoded.pixels.shape[:2]
         else:
             how: dict[str, Any] = {"transparency": transparency, "orientation": turn}
-            sample.width, sample.height = decoded_size(sample.image, max_pixels=max_pixels, **how)
+            sample.width, sample.height = decode_size(sample.image, max_pixels=max_pixels, **how)
     except SampleError as error:
         sample.mark(error.status, error.reason)

@@ -23,7 +23,7 @@ def lance_schema(url: str) -> pa.Schema:
 
 def fragment_rows(url: str) -> list[int]:
     """Returns the rows of each fragment, without deleted rows."""
-    with _plain_errors(url):
+    with _explain_errors(url):
         return [fragment.count_rows() for fragment in _dataset(url).get_fragments()]
 
 
@@ -33,7 +33,7 @@ def lance_batches(
     """Yields rows from `first` on, without deleted rows, in about a millisecond each; OSError if the dataset is
     damaged.
     """
-    with _plain_errors(url):
+    with _explain_errors(url):
         dataset = _dataset(url)
         scanner = dataset.scanner(
             columns=[name for name in dict.fromkeys(columns) if name in dataset.schema.names],
@@ -54,20 +54,20 @@ def _dataset(url: str) -> Any:
     if is_remote(url):
         raise PoolError(f"{url}: a Lance dataset is read from a disk only: copy the folder, or write it as Parquet")
     require("lance", extra="lance")
-    return _opened(url, stamp(url))
+    return _open(url, stamp(url))
 
 
 @functools.lru_cache(maxsize=4)
-def _opened(url: str, stamp: str) -> Any:
+def _open(url: str, stamp: str) -> Any:
     """Returns a version of a dataset; `stamp` changes with each."""
     import lance
 
-    with _plain_errors(url):
+    with _explain_errors(url):
         return lance.dataset(url)
 
 
 @contextmanager
-def _plain_errors(url: str) -> Iterator[None]:
+def _explain_errors(url: str) -> Iterator[None]:
     """Turns errors of Lance, some of them panics of its Rust code, into OSError without its source lines."""
     try:
         yield

@@ -65,7 +65,7 @@ def open_pool(pool: PoolSpec | str | os.PathLike[str], names: Mapping[str, str] 
     if len({absolute(path) for path in far}) < len(far):
         raise PoolError("two of the pool's URLs are the same apart from user, password or query")
     typed, known = tuple(absolute(path) for path in spec.paths), dict.fromkeys((names or {}).values())
-    spec = replace(spec, path=tuple(dict.fromkeys(spelled := _spelled(typed, known))))
+    spec = replace(spec, path=tuple(dict.fromkeys(spelled := _spell(typed, known))))
     again = [pair for pair in zip(typed, spelled, strict=True) if pair[0] != pair[1]]
     for path in spec.paths:
         if os.path.isfile(f"{path}/run.json") and os.path.isfile(f"{path}/shards.parquet"):
@@ -75,7 +75,7 @@ def open_pool(pool: PoolSpec | str | os.PathLike[str], names: Mapping[str, str] 
             raise PoolError(f"the field {field!r} would hide a column of the index: leave it out of 'fields'")
     endings = {"auto": TARS + _TABLES, "webdataset": TARS, "table": _TABLES, "datacomp": (".parquet",), "folder": ()}
     try:
-        found = [url for path in spec.paths for url in _found(path, endings[spec.format])]
+        found = [url for path in spec.paths for url in _find_files(path, endings[spec.format])]
         copies = _copies(found, known)
         again += list(copies.items())[:1]
         opened = _pool_of(list(dict.fromkeys(copies.get(url, url) for url in found)), spec, names or {})
@@ -86,7 +86,7 @@ def open_pool(pool: PoolSpec | str | os.PathLike[str], names: Mapping[str, str] 
     return replace(opened, shards=tuple(sorted(opened.shards, key=lambda shard: shard.name)))
 
 
-def _spelled(paths: Sequence[str], known: Iterable[str]) -> list[str]:
+def _spell(paths: Sequence[str], known: Iterable[str]) -> list[str]:
     """Returns local paths as the run has them, or as the first: a folder may also be there by a link or a mount."""
     folders: dict[tuple[int, int], str] = {}
 
@@ -132,7 +132,7 @@ def _is_copy(one: str, other: str, *, whole: bool) -> bool:
     return filecmp.cmp(one, other) if whole else read_head(one, _HEAD) == read_head(other, _HEAD)
 
 
-def _found(path: str, endings: Sequence[str]) -> list[str]:
+def _find_files(path: str, endings: Sequence[str]) -> list[str]:
     """Returns the files of a path; of a folder that has metadata of images, also those in folders below."""
     found = find(path, endings)
     if os.path.isdir(path) and any(map(_is_metadata, found)):

@@ -78,7 +78,7 @@ def _csv_rows(url: str, *_: Any, tabs: bool = False) -> Iterator[Row]:
         for cells in reader:
             held = 0
             if tabs:
-                cells = [_unquoted(cell) for cell in cells]
+                cells = [_unquote(cell) for cell in cells]
             if header is None:
                 header = cells
             elif cells:  # skip blank lines: many files end with one
@@ -95,7 +95,7 @@ def _csv_kinds(url: str, *, tabs: bool = False) -> dict[str, str]:
     return dict.fromkeys(next(csv.reader([first], delimiter=mark, skipinitialspace=mark == "|"), []), TEXT)
 
 
-def _unquoted(cell: str) -> str:
+def _unquote(cell: str) -> str:
     """Removes the quotes that some writers put around a cell of a TSV, unless a quote inside is single."""
     inner = cell[1:-1].replace('""', "")
     if len(cell) < 2 or cell[0] != '"' or cell[-1] != '"' or '"' in inner:
@@ -136,7 +136,7 @@ def column_kinds(url: str) -> dict[str, str]:
     try:
         return table_format(url).kinds(url)
     except (OSError, ValueError, pa.ArrowException, csv.Error) as error:
-        raise unopened(url, "a table", error) from error
+        raise open_error(url, "a table", error) from error
 
 
 def kinds_in(schema: pa.Schema) -> dict[str, str]:
@@ -177,7 +177,7 @@ def check_texts(column: str, kinds: Mapping[str, str], url: str) -> None:
         raise PoolError(f"{url}: {column!r} holds {kinds[column]}; columns of text: {listed}")
 
 
-def unopened(url: str, kind: str | None, error: Exception) -> PoolError | UnreachedError:
+def open_error(url: str, kind: str | None, error: Exception) -> PoolError | UnreachedError:
     """Returns the error for a file that cannot be opened; `kind` is the expected content."""
     if is_transient(error):
         return UnreachedError(f"{url} cannot be reached now ({error}); the file may be fine: repeat this later")
@@ -189,7 +189,7 @@ def choose_column(kind: str, asked: str | None, usual: Sequence[str], present: S
     if asked is not None:
         if asked in present:
             return asked
-        raise PoolError(f"{url} has no column {asked!r}{nearest(asked, present)}; it has: {listed_columns(present)}")
+        raise PoolError(f"{url} has no column {asked!r}{nearest(asked, present)}; it has: {list_columns(present)}")
     for name in usual:
         if name in present:
             return name
@@ -197,14 +197,14 @@ def choose_column(kind: str, asked: str | None, usual: Sequence[str], present: S
     urls = any("url" in name.lower() or "://" in name for name in present)
     raise PoolError(
         f"{url} has no column that looks like the {kind} (looked for {', '.join(usual)}); its columns: "
-        f"{listed_columns(present)}. Name the right one with '{kind}: COLUMN' under 'pool', or --{kind}"
+        f"{list_columns(present)}. Name the right one with '{kind}: COLUMN' under 'pool', or --{kind}"
         + ("; its first line seems to be no header: sed -i '1i caption\\turl' FILE adds one" if headless else "")
         + ("; captions alone are a pool with image: none" if kind == "image" else "")
         + ("; images at URLs are not downloaded: img2dataset does, into tars" if kind == "image" and urls else "")
     )
 
 
-def listed_columns(names: Sequence[str]) -> str:
+def list_columns(names: Sequence[str]) -> str:
     """Returns the columns of a table for a message; only their number if they do not look like columns.
 
     If the file is not a table, its first line looks like a column name, and may be a password.

@@ -119,7 +119,7 @@ class PoolSpec:
         return (self.path,) if isinstance(self.path, str) else self.path
 
 
-def left_out_words(counts: Mapping[str, int]) -> str:
+def say_left_out(counts: Mapping[str, int]) -> str:
     """Returns a sentence about the files that a pool leaves out, by kind; "" for none."""
     return "left out: " + ", ".join(plural(count, kind) for kind, count in counts.items()) if counts else ""
 
@@ -142,7 +142,7 @@ def too_many_bytes(size: int, limit: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class SampleFault:
     """Why a sample, or one of its files, cannot be read again.
 
     Attributes:
@@ -173,7 +173,7 @@ class SampleReader(Protocol):
 
     def read(
         self, rows: Sequence[int], members: Sequence[Sequence[Member]], captions: Sequence[str | None]
-    ) -> Sequence[SampleFiles | Problem]:
+    ) -> Sequence[SampleFiles | SampleFault]:
         """Returns samples in the order of `rows`, with the original bytes of their `members`.
 
         `captions`: the row's caption in the index, which says which of several captions of a sample it has.
@@ -271,7 +271,7 @@ class Pool:
 
 
 @dataclass
-class Absence:
+class MissingParts:
     """Tracks which required part (image, caption) no sample has had yet: a pool setting may name the wrong one."""
 
     needed: Sequence[str]  # "image", "size" (of an image, or in the json), "caption"

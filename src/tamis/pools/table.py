@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from tamis.core.errors import PoolError, SampleError, ShardError, UnreachedError, first_line
 from tamis.core.files.find import is_lance, is_remote, read_head
-from tamis.core.files.remote import is_transient, redacted, unreached
+from tamis.core.files.remote import is_transient, is_unreached, redact
 from tamis.core.types import RESERVED, STATUSES, Member, Sample
 from tamis.pools.images import is_image
 from tamis.pools.rows import (
@@ -33,14 +33,14 @@ from tamis.pools.rows import (
     check_texts,
     choose_column,
     column_kinds,
+    open_error,
     table_format,
     table_rows,
-    unopened,
 )
 from tamis.pools.source import (
     EXIF,
     PoolSpec,
-    Problem,
+    SampleFault,
     SampleFiles,
     SampleReader,
     Shard,
@@ -119,7 +119,7 @@ class TableShard(Shard):
                 table_rows(self.url, self.columns(), self.range.first + first, left, self.batch), first
             )
         except (OSError, ValueError, OverflowError, pa.ArrowException, csv.Error) as error:
-            kind = UnreachedError if unreached(error) else ShardError
+            kind = UnreachedError if is_unreached(error) else ShardError
             raise kind(f"{self.url}: cannot be read further: {error}") from error
 
     def columns(self) -> list[str]:
@@ -167,15 +167,15 @@ class TableShard(Shard):
         try:
             return read_file(full, self.spec.max_bytes)
         except SampleError as error:
-            sample.mark(error.status, f"the image {redacted(path)!r} {error.reason}")
+            sample.mark(error.status, f"the image {redact(path)!r} {error.reason}")
         except Exception as error:  # a missing file, or whatever a remote store raises
             # Many image servers are gone for good: that costs rows, not the shard. But we wait for stores, and for the
             # table's own server.
             elsewhere = full.startswith(("http://", "https://")) and full.split("/")[:3] != self.url.split("/")[:3]
             if is_transient(error) and not elsewhere:
-                raise UnreachedError(f"{self.url}: the image {redacted(path)!r} cannot be read: {error}") from None
+                raise UnreachedError(f"{self.url}: the image {redact(path)!r} cannot be read: {error}") from None
             what = first_line(error)
-            sample.mark("image_missing", f"the image {redacted(path)!r} cannot be read: {what}")
+            sample.mark("image_missing", f"the image {redact(path)!r} cannot be read: {what}")
         return None
 
     def image_member(self, members: Sequence[Member]) -> Member | None:
@@ -191,15 +191,15 @@ class TableShard(Shard):
             return _ByRow(self, whole)
         return _ByPath(self)  # the images are files beside the table
 
-    def again(
+    def read_again(
         self, row: int, cells: Mapping[str, Any], members: Sequence[Member], caption: str | None, *, whole: bool
-    ) -> SampleFiles | Problem:
+    ) -> SampleFiles | SampleFault:
         """Returns the sample of a row as it is now, with its image and, if `whole`, its caption and cells as files."""
         sample = next(self.samples_in(row, cells, [caption]))
         member = self.image_member(members)
         if member is not None and sample.image is None and (member.size or not whole):
             status = sample.status if STATUSES[sample.status].no_image else "image_missing"
-            return Problem(status, sample.reason or "the image cannot be read")
+            return SampleFault(status, sample.reason or "the image cannot be read")
         files: dict[str, bytes] = {}
         # The column may name any file on this machine, so only images are returned.
         if member is not None and sample.image is not None and is_image(sample.image):
@@ -215,8 +215,10 @@ class TableShard(Shard):
             own_texts(files, sample, self.spec, "txt")
         return SampleFiles(sample, files)
 
-    def no_row(self, row: int) -> Problem:
-        return Problem("changed", f"{self.url} has changed since it was scored: it has no row {self.range.first + row}")
+    def no_row(self, row: int) -> SampleFault:
+        return SampleFault(
+            "changed", f"{self.url} has changed since it was scored: it has no row {self.range.first + row}"
+        )
 
 
 class _ByRow:
@@ -233,7 +235,7 @@ class _ByRow:
 
     def read(
         self, rows: Sequence[int], members: Sequence[Sequence[Member]], captions: Sequence[str | None]
-    ) -> list[SampleFiles | Problem]:
+    ) -> list[SampleFiles | SampleFault]:
         with self._lock:
             which = zip(rows, members, captions, strict=True)
             return [self._one(_table_row(row, some), some, caption) for row, some, caption in which]
@@ -241,7 +243,7 @@ class _ByRow:
     def close(self) -> None:
         self._rows, self._next, self._cells = iter(()), -1, {}
 
-    def _one(self, row: int, members: Sequence[Member], caption: str | None) -> SampleFiles | Problem:
+    def _one(self, row: int, members: Sequence[Member], caption: str | None) -> SampleFiles | SampleFault:
         if self._next < 0 or row < self._next - 1:
             self._rows = self._shard.rows(row)
         here = [(row, self._cells)] if row == self._next - 1 else []
@@ -249,7 +251,7 @@ class _ByRow:
         for number, cells in itertools.chain(here, self._rows):
             if number == row:
                 self._next, self._cells = row + 1, cells
-                return self._shard.again(row, cells, members, caption, whole=self._whole)
+                return self._shard.read_again(row, cells, members, caption, whole=self._whole)
         self.close()
         return self._shard.no_row(row)
 
@@ -261,14 +263,14 @@ class _ByRun(_ByRow):
 
     def read(
         self, rows: Sequence[int], members: Sequence[Sequence[Member]], captions: Sequence[str | None]
-    ) -> list[SampleFiles | Problem]:
+    ) -> list[SampleFiles | SampleFault]:
         places = [_table_row(row, some) for row, some in zip(rows, members, strict=True)]
         held: dict[int, Mapping[str, Any]] = {}
         for _, run in itertools.groupby(enumerate(sorted(set(places))), key=lambda place: place[1] - place[0]):
             numbers = [row for _, row in run]
             held |= self._shard.rows(numbers[0], len(numbers))
         return [
-            self._shard.again(row, held[row], some, caption, whole=self._whole)
+            self._shard.read_again(row, held[row], some, caption, whole=self._whole)
             if row in held
             else self._shard.no_row(row)
             for row, some, caption in zip(places, members, captions, strict=True)
@@ -287,10 +289,10 @@ class _ByPath(_ByRow):
         rows = ({name: row.get(name) for name in names} for _, row in shard.rows())
         self._all = pa.array([json.dumps(row, default=_as_text) for row in rows], pa.large_string())
 
-    def _one(self, row: int, members: Sequence[Member], caption: str | None) -> SampleFiles | Problem:
+    def _one(self, row: int, members: Sequence[Member], caption: str | None) -> SampleFiles | SampleFault:
         if row >= len(self._all):
             return self._shard.no_row(row)
-        return self._shard.again(row, json.loads(self._all[row].as_py()), members, caption, whole=False)
+        return self._shard.read_again(row, json.loads(self._all[row].as_py()), members, caption, whole=False)
 
 
 def _table_row(row: int, members: Sequence[Member]) -> int:
@@ -351,7 +353,7 @@ def table_shards(url: str, stem: str, spec: PoolSpec) -> list[TableShard]:
         try:
             ranges = row_ranges(groups(url))
         except (OSError, pa.ArrowException) as error:
-            raise unopened(url, "a table", error) from error
+            raise open_error(url, "a table", error) from error
     return [
         TableShard(name=piece_name(stem, ranges, part), url=url, spec=spec, image=image, caption=caption, range=part)
         for part in ranges

@@ -25,12 +25,12 @@ from zlib import adler32
 
 from tamis.core.errors import ScatteredError, ShardError, UnreachedError, nearest
 from tamis.core.files.find import HIDDEN, is_remote, is_side_file, open_file, read_head, read_ranges
-from tamis.core.files.remote import unreached
+from tamis.core.files.remote import is_unreached
 from tamis.core.types import Member, Sample
 from tamis.pools.source import (
     MAX_TEXT_BYTES,
     PoolSpec,
-    Problem,
+    SampleFault,
     SampleFiles,
     SampleReader,
     Shard,
@@ -225,13 +225,13 @@ class TarShard(Shard):
     def reader(self, *, whole: bool, keep_open: bool) -> SampleReader:
         return _Through(self) if self.is_compressed() else _Ranges(self, keep_open)
 
-    def assembled(
-        self, members: Sequence[Member], data: Sequence[bytes | Problem], caption: str | None
-    ) -> SampleFiles | Problem:
+    def assemble(
+        self, members: Sequence[Member], data: Sequence[bytes | SampleFault], caption: str | None
+    ) -> SampleFiles | SampleFault:
         """Returns the sample whose members were read again, or the problem of the first unreadable one."""
         parts, files = cast(dict[str, bytes], {}), cast(dict[str, File], {})
         for member, one in zip(members, data, strict=True):
-            if isinstance(one, Problem):
+            if isinstance(one, SampleFault):
                 return one
             parts[member.ext] = one
             known = one if member.size <= self.limit(member.ext) else None
@@ -373,7 +373,7 @@ def walk(
     problem = ""
     try:
         with open_file(url) as raw:
-            stream, end = _opened(raw)
+            stream, end = _unpack(raw)
             tar = tarfile.TarFile(fileobj=stream, tarinfo=_Info, encoding="utf-8", errors="backslashreplace")
             while (info := tar.next()) is not None:
                 tar.members.clear()  # type: ignore[attr-defined]  # tarfile would keep every header in memory
@@ -409,7 +409,7 @@ def walk(
             if only is None:
                 problem = _after_the_end(stream)
     except Exception as error:  # whatever a library or a remote store raises
-        if unreached(error):
+        if is_unreached(error):
             raise UnreachedError(f"{url}: cannot be read further: {error}") from error
         if member is not None:
             member.data, member.cut = None, True
@@ -420,7 +420,7 @@ def walk(
         raise ShardError(f"{url}: {problem}")
 
 
-def _opened(raw: BinaryIO) -> tuple[Any, int | None]:
+def _unpack(raw: BinaryIO) -> tuple[Any, int | None]:
     """Returns a stream of the unpacked tar, and its size if it is not compressed."""
     head = raw.read(4096)
     raw.seek(0)
@@ -486,12 +486,12 @@ class _Ranges:
 
     def read(
         self, rows: Sequence[int], members: Sequence[Sequence[Member]], captions: Sequence[str | None]
-    ) -> list[SampleFiles | Problem]:
+    ) -> list[SampleFiles | SampleFault]:
         ranges = [(member.offset, member.size) for some in members for member in some]
         data = read_ranges(self._shard.url, ranges, self._file)
-        following = (Problem("cut", str(one)) if isinstance(one, OSError) else one for one in data)
+        following = (SampleFault("cut", str(one)) if isinstance(one, OSError) else one for one in data)
         return [
-            self._shard.assembled(some, [next(following) for _ in some], caption)
+            self._shard.assemble(some, [next(following) for _ in some], caption)
             for some, caption in zip(members, captions, strict=True)
         ]
 
@@ -511,12 +511,12 @@ class _Through:
         self._only: set[int] = set()
         self._passed = -1  # offset of the last member that was read
         self._end = sys.maxsize  # nothing can be read from this offset on
-        self._problem = Problem("cut", "")  # why
+        self._problem = SampleFault("cut", "")  # why
         self._last: dict[int, bytes] = {}  # members of the last row, by offset
 
     def read(
         self, rows: Sequence[int], members: Sequence[Sequence[Member]], captions: Sequence[str | None]
-    ) -> list[SampleFiles | Problem]:
+    ) -> list[SampleFiles | SampleFault]:
         with self._lock:
             wanted = {member.offset for some in members for member in some if member.offset < self._end}
             data = {offset: self._last[offset] for offset in wanted & set(self._last)}
@@ -524,7 +524,7 @@ class _Through:
             last = {member.offset for member in members[-1]}  # the next row may be another caption of this sample
             self._last = {offset: one for offset, one in data.items() if offset in last}
         return [
-            self._shard.assembled(some, [data.get(member.offset, self._problem) for member in some], caption)
+            self._shard.assemble(some, [data.get(member.offset, self._problem) for member in some], caption)
             for some, caption in zip(members, captions, strict=True)
         ]
 
@@ -541,12 +541,12 @@ class _Through:
             self._walk = walk(url, None, self._only)
         self._only.clear()
         self._only |= wanted  # `_walk` looks at it for each member
-        problem = Problem("changed", f"{url} has changed: a member of the index is not in it")
+        problem = SampleFault("changed", f"{url} has changed: a member of the index is not in it")
         while self._walk is not None and len(found) < len(wanted):
             try:
                 file = next(self._walk, None)
             except ShardError as error:
-                file, problem = None, Problem("cut", str(error))
+                file, problem = None, SampleFault("cut", str(error))
             if file is None:
                 self._end, self._problem = min(wanted - set(found)), problem
                 self.close()

@@ -26,9 +26,9 @@ from tamis.pools.rows import (
     check_texts,
     choose_column,
     column_kinds,
-    listed_columns,
+    list_columns,
+    open_error,
     table_rows,
-    unopened,
 )
 from tamis.pools.source import first_of, text_in, utf8
 
@@ -70,7 +70,7 @@ def read_texts(path: str | Path, *, text: str | None = None, numbers: Sequence[s
             raise PoolError(f"{path} has one text per line and no columns: {', '.join(numbers)} cannot be read")
         return _texts(path, ({chosen: line} for line in _lines(path)), chosen, numbers)
     except (OSError, ValueError, csv.Error, pa.ArrowException) as error:
-        raise unopened(path, None, error) from error
+        raise open_error(path, None, error) from error
 
 
 def _texts(path: str, rows: Iterable[Mapping[str, Any]], column: str, numbers: Sequence[str]) -> Texts:
@@ -150,7 +150,7 @@ def read_captions_file(path: Path) -> tuple[Literal["uid", "key"], dict[str, lis
         by: Literal["uid", "key"] = "uid" if "uid" in names else "key"
         column = "captions" if "captions" in names else "caption"
         if not {by, column} <= set(names):
-            raise RecipeError(f"captions_from: {path} needs uid or key, and captions; has {listed_columns(names)}")
+            raise RecipeError(f"captions_from: {path} needs uid or key, and captions; has {list_columns(names)}")
         found: dict[str, list[str]] = {}
         for number, row in enumerate(table_rows(str(path), [by, column]), 1):
             value = row.get(column)

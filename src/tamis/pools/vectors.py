@@ -46,14 +46,14 @@ class Vectors:
         self._order = np.argsort(ids, kind="stable")
         self._ids = ids[self._order]
         if not len(ids):
-            raise _refused(path, "it has no rows")
+            raise _refusal(path, "it has no rows")
         twice = np.flatnonzero(self._ids[1:] == self._ids[:-1])
         if twice.size:
             rows = sorted(int(self._order[twice[0] + one]) + 1 for one in (0, 1))
-            raise _refused(path, f"rows {rows[0]:,} and {rows[1]:,} have the same {by}")
+            raise _refusal(path, f"rows {rows[0]:,} and {rows[1]:,} have the same {by}")
         self.size, *others = [array.shape[1] for array in sides.values()]
         if others not in ([], [self.size]):
-            raise _refused(path, f"image has {self.size} dimensions and text {others[0]}: one model makes both")
+            raise _refusal(path, f"image has {self.size} dimensions and text {others[0]}: one model makes both")
 
     def rows(self, side: Side, samples: Sequence[Sample]) -> Floats:
         """Returns (n, d) float16 unit rows; NaN for a pair without a usable vector (none, zeros, NaN or infinity)."""
@@ -63,7 +63,7 @@ class Vectors:
         if self.by == "uid":
             ids = np.array([sample.uid for sample in samples], np.uint64).astype(">u8").view(_UID).ravel()
         else:
-            ids = _hashed([sample.key for sample in samples])
+            ids = _hash([sample.key for sample in samples])
         places = np.searchsorted(self._ids, ids).clip(max=len(self._ids) - 1)
         there: Mask = self._ids[places] == ids
         found[there] = unit_rows(self._sides[side][self._order[places[there]]])
@@ -83,24 +83,24 @@ def _load(path: Path, digest: str) -> Vectors:
         if path.suffix == ".parquet":
             return _from_parquet(path)
     except (OSError, TypeError, ValueError, pa.ArrowException) as error:
-        raise _refused(path, f"it cannot be read ({first_line(error)})") from error
-    raise _refused(path, _FORMS)
+        raise _refusal(path, f"it cannot be read ({first_line(error)})") from error
+    raise _refusal(path, _FORMS)
 
 
-def _refused(path: Path, reason: str) -> RecipeError:
+def _refusal(path: Path, reason: str) -> RecipeError:
     return RecipeError(f"embeddings_from: {path}: {reason}")
 
 
 def _from_arrays(path: Path) -> Vectors:
     sides = {side: load_array(file, mapped=True) for side in SIDES if (file := path / f"{side}.npy").is_file()}
     if not sides or not (path / "uid.npy").is_file():
-        raise _refused(path, _FORMS)
+        raise _refusal(path, _FORMS)
     halves = load_array(path / "uid.npy").astype(SUBSET_DTYPE, casting="equiv").view("<u8").reshape(-1, 2)
     ids = halves.astype(">u8").view(_UID).ravel()
     for side, array in sides.items():
         if array.ndim != 2 or array.dtype.kind != "f" or len(array) != len(ids):
             expected = f"floats of shape ({len(ids)}, d), a row for each of uid.npy"
-            raise _refused(path, f"{side}.npy holds {array.dtype} of shape {array.shape}, expected {expected}")
+            raise _refusal(path, f"{side}.npy holds {array.dtype} of shape {array.shape}, expected {expected}")
     return Vectors(path, "uid", ids, sides)
 
 
@@ -109,11 +109,11 @@ def _from_parquet(path: Path) -> Vectors:
     by = "uid" if "uid" in file.schema_arrow.names else "key"
     sides = [side for side in SIDES if side in file.schema_arrow.names]
     if by not in file.schema_arrow.names or not sides:
-        raise _refused(path, _FORMS)
+        raise _refusal(path, _FORMS)
     groups = [file.metadata.row_group(n) for n in range(file.num_row_groups)]
     columns = [group.column(n) for group in groups for n in range(group.num_columns)]
     if 4 * sum(one.num_values for one in columns if one.path_in_schema.split(".")[0] in sides) > _MOST_BYTES:
-        raise _refused(
+        raise _refusal(
             path, f"its vectors take more than {_MOST_BYTES >> 30} GiB: write a folder of .npy files instead"
         )
     table = file.read(columns=[by, *sides])
@@ -121,8 +121,8 @@ def _from_parquet(path: Path) -> Vectors:
     for number, one in enumerate(ids, 1):
         if not isinstance(one, str) or (by == "uid" and parse_uid(one) is None):
             expected = "32 hex digits" if by == "uid" else "text"
-            raise _refused(path, f"row {number:,}: its {by} is not {expected}")
-    numbers = np.frombuffer(bytes.fromhex("".join(ids)), _UID) if by == "uid" else _hashed(ids)
+            raise _refusal(path, f"row {number:,}: its {by} is not {expected}")
+    numbers = np.frombuffer(bytes.fromhex("".join(ids)), _UID) if by == "uid" else _hash(ids)
     return Vectors(path, by, numbers, {side: _matrix(path, side, table[side]) for side in sides})
 
 
@@ -130,20 +130,20 @@ def _matrix(path: Path, side: Side, column: Any) -> Float32s:
     """Returns lists of numbers as (n, d) float32, NaN for null."""
     kinds = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
     if not any(is_kind(column.type) for is_kind in kinds) or not pa.types.is_floating(column.type.value_type):
-        raise _refused(path, f"the column {side!r} holds {column.type}, not lists of floats")
+        raise _refusal(path, f"the column {side!r} holds {column.type}, not lists of floats")
     column = column.cast(pa.large_list(pa.float32())).combine_chunks()
     lengths = np.asarray(pc.fill_null(pc.list_value_length(column), 0))
     width = int(lengths.max(initial=0))
     if not width:
-        raise _refused(path, f"the column {side!r} has no vector")
+        raise _refusal(path, f"the column {side!r} has no vector")
     wrong = np.flatnonzero((lengths != 0) & (lengths != width))
     if wrong.size:
         what = f"row {int(wrong[0]) + 1:,} has {lengths[wrong[0]]} numbers in {side!r}"
-        raise _refused(path, f"{what}, others have {width}")
+        raise _refusal(path, f"{what}, others have {width}")
     matrix = np.full((len(column), width), np.nan, np.float32)
     matrix[lengths != 0] = pc.list_flatten(column).to_numpy(zero_copy_only=False).reshape(-1, width)
     return matrix
 
 
-def _hashed(keys: Sequence[str]) -> NDArray[np.bytes_]:
+def _hash(keys: Sequence[str]) -> NDArray[np.bytes_]:
     return np.frombuffer(b"".join(xxhash.xxh3_128_digest(key.encode()) for key in keys), _UID)

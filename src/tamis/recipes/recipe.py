@@ -20,7 +20,7 @@ import yaml
 from tamis.core.errors import RecipeError, brief, unknown_message
 from tamis.core.files.find import describe_bytes, expand_braces, is_remote
 from tamis.core.files.remote import keep_secrets
-from tamis.core.ids import json_ready
+from tamis.core.ids import as_json_value
 from tamis.core.records import build, errors_at
 from tamis.core.types import KEEPS, Signal
 from tamis.core.types import settings as settings_of
@@ -366,7 +366,7 @@ def _recorded(value: Any, with_urls: bool) -> Any:
         value = value.item()
     if with_urls and isinstance(value, str) and is_remote(value):
         return keep_secrets(value, expand_braces)
-    return json_ready(value)
+    return as_json_value(value)
 
 
 def _word(value: Any, where: str) -> str:

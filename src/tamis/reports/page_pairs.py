@@ -137,7 +137,7 @@ _QUALITY = 62
 #: The image format of the pages.
 KIND = "webp" if features.check("webp") else "jpeg"
 
-#: Text in place of an image, by the kind of problem (`tamis.pools.source.Problem`).
+#: Text in place of an image, by the kind of problem (`tamis.pools.source.SampleFault`).
 NO_IMAGE = {
     "absent": "the pool's files are not here",
     "unread": "the shard's file cannot be read",

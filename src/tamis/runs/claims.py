@@ -26,7 +26,7 @@ import xxhash
 from tamis.core.errors import RunError
 from tamis.core.files import storage
 from tamis.core.files.remote import setting
-from tamis.core.processes import NUMBERED_IN, alive, started
+from tamis.core.processes import NUMBERED_IN, alive, start_of
 from tamis.runs import parts
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _holding(path: Path, doing: str = "", *, patience: float | None) -> Iterator
     if not storage.can_put_if_absent(path):  # each rank does only its own share
         yield True
         return
-    with storage.explained_errors(path):
+    with storage.explain_errors(path):
         content = _wait_for(path, doing, PATIENCE_SECONDS if patience is None else patience)
     if content is None:
         yield False
@@ -133,7 +133,12 @@ def _wait_for(path: Path, doing: str, patience: float) -> bytes | None:
 
 
 def _take(path: Path, doing: str) -> bytes | None:
-    me = {"process": os.getpid(), "started": started(os.getpid()), "numbers": NUMBERED_IN, "host": socket.gethostname()}
+    me = {
+        "process": (pid := os.getpid()),
+        "started": start_of(pid),
+        "numbers": NUMBERED_IN,
+        "host": socket.gethostname(),
+    }
     content = json.dumps({**me, "doing": doing, "id": uuid.uuid4().hex}).encode()
     if storage.put(path, content, if_absent=True):
         return content
@@ -205,7 +210,7 @@ def _is_free(path: Path, now: Callable[[], float]) -> bool:
     entry, holder = storage.entry_of(path), _holder(path)
     if entry is not None and holder.get("numbers") == NUMBERED_IN:
         process = int(holder.get("process", 0))
-        return not alive(process) or started(process) != holder.get("started")
+        return not alive(process) or start_of(process) != holder.get("started")
     return entry is None or now() - entry.changed >= setting("lease")
 
 

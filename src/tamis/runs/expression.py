@@ -136,7 +136,7 @@ class Expression:
             lows, highs = np.array([*scan(normalise.extremes), (np.inf, -np.inf)]).T
             return lambda values: normalise.minmax(values, lows.min(), highs.max())
         # in block order, so the sums do not depend on which thread read a block
-        total = reduce(normalise.Moments.merged, scan(normalise.Moments.of), normalise.Moments())
+        total = reduce(normalise.Moments.merge, scan(normalise.Moments.of), normalise.Moments())
         return lambda values: normalise.zscore(values, total)
 
 

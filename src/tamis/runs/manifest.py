@@ -21,11 +21,11 @@ import xxhash
 import yaml
 
 from tamis.core.errors import DamageError, RunError, brief
-from tamis.core.files.checked import CheckedParquet, damaged, is_typed, read_record, with_hash, write_parquet
+from tamis.core.files.checked import CheckedParquet, damage_error, is_typed, read_record, with_hash, write_parquet
 from tamis.core.files.find import is_remote, stamp
 from tamis.core.files.storage import (
     drop_cached,
-    explained_errors,
+    explain_errors,
     files,
     folders,
     read_json,
@@ -113,7 +113,7 @@ def read_shards(run: Path, facts: Mapping[str, Any], *, just_begun: bool = False
         shards = _read_list(path)
         if _digest(shards) != read_record(run / "run.json")["shards"]["digest"]:
             what = "it does not match run.json"
-            raise damaged(path, what, "repeat `tamis score`, which writes both, or restore it")
+            raise damage_error(path, what, "repeat `tamis score`, which writes both, or restore it")
     return shards
 
 
@@ -158,14 +158,14 @@ def read_description(path: Path) -> dict[str, Any]:
     """Returns a folder's description from its file; raises DamageError if it is damaged or another folder's."""
     facts = read_record(path)
     if facts.get("maker") != path.parent.name:
-        raise damaged(path, f"it was written for {facts.get('maker')}, not for {path.parent.name}")
+        raise damage_error(path, f"it was written for {facts.get('maker')}, not for {path.parent.name}")
     return facts
 
 
 def describe(run: Path, described_folders: Mapping[str, Mapping[str, Any]]) -> None:
     """Makes part folders, deletes temporary files in them, and writes each signal.json or feature.json that changed."""
     for name in ("index", *described_folders):
-        with explained_errors(run / name):
+        with explain_errors(run / name):
             (run / name).mkdir(parents=True, exist_ok=True)
         sweep(run / name)
     for name, facts in described_folders.items():

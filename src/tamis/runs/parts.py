@@ -24,7 +24,7 @@ from tamis.core.files.checked import (
     CheckedParquet,
     Owner,
     check_binding,
-    damaged,
+    damage_error,
     read_array,
     uids_digest,
     write_array,
@@ -98,7 +98,7 @@ def index_facts(path: Path) -> IndexFacts:
     facts = CheckedParquet(path).facts
     check_binding(path, facts, None)
     if "tamis.stamp" not in facts:
-        raise damaged(path, "it is not an index")
+        raise damage_error(path, "it is not an index")
     counts = {key[len(_STATUS) :]: int(text) for key, text in sorted(facts.items()) if key.startswith(_STATUS)}
     return IndexFacts(int(facts["tamis.rows"]), facts["tamis.uids"], Counter(counts), facts["tamis.stamp"])
 
@@ -208,7 +208,7 @@ def of_kind(path: Path, name: str, column: pa.ChunkedArray, kind: str) -> pa.Chu
     held = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     right = pa.types.is_floating(held) or pa.types.is_integer(held) if kind == "number" else pa.types.is_string(held)
     if not right:
-        raise damaged(path, f"its column {name!r} holds {held}, not {kind}s")
+        raise damage_error(path, f"its column {name!r} holds {held}, not {kind}s")
     return column
 
 
@@ -226,7 +226,7 @@ def read_rows(path: Path, owner: Owner | None = None) -> Floats:
     """Returns the embeddings of a shard, memory-mapped: (rows, d) float16; raises DamageError like `read_array`."""
     found = read_array(path, owner)
     if found.ndim != 2 or found.dtype.kind != "f":
-        raise damaged(path, f"it holds {found.dtype} of shape {found.shape}, not a row of floats per sample")
+        raise damage_error(path, f"it holds {found.dtype} of shape {found.shape}, not a row of floats per sample")
     return cast(Floats, found)
 
 
@@ -285,14 +285,14 @@ def read_side_file(path: Path, noted: Mapping[str, Any] | None = None) -> Any:
     if not path.is_file():
         if noted is None:
             return None
-        raise damaged(path, "it is missing although it was written", "repeat `tamis score`")
+        raise damage_error(path, "it is missing although it was written", "repeat `tamis score`")
     try:
         content = read_array(path) if path.suffix == ".npy" else read_json(path)
         changed = noted is not None and note(path, content) != dict(noted)
     except (DamageError, ValueError) as error:  # ValueError: NaN or infinity in JSON
-        raise damaged(path, getattr(error, "what", "") or str(error)) from error
+        raise damage_error(path, getattr(error, "what", "") or str(error)) from error
     if changed:
-        raise damaged(path, "its content has changed")
+        raise damage_error(path, "its content has changed")
     return content
 
 

@@ -23,7 +23,7 @@ _BLOCK = 1 << 20  # rows per block: a block and its temporaries stay in the cach
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reason:
+class DropReason:
     """Why rows were dropped.
 
     Attributes:
@@ -85,7 +85,7 @@ class Verdict:
     """
 
     names: Mapping[str, str] = field(default_factory=dict)
-    why: tuple[Reason, ...] = ()
+    why: tuple[DropReason, ...] = ()
     dropped_by: Codes | None = None
     cuts: tuple[Cut, ...] = ()
     problem: str = ""

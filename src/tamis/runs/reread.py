@@ -11,7 +11,7 @@ from tamis.core.arrays import Rows
 from tamis.core.ids import content_uid, format_uid, image_xxh3
 from tamis.core.types import Member, Sample
 from tamis.pools import Shard
-from tamis.pools.source import Problem, SampleFiles, SampleReader
+from tamis.pools.source import SampleFault, SampleFiles, SampleReader
 from tamis.runs import parts
 
 #: The index columns that a sample is compared with.
@@ -24,28 +24,28 @@ _SHOWN = 60  # characters of a caption in a message
 Wanted = tuple[int, Sequence[Member], Mapping[str, Any]]
 
 
-def read_again(reader: SampleReader, wanted: Sequence[Wanted]) -> list[SampleFiles | Problem]:
+def read_again(reader: SampleReader, wanted: Sequence[Wanted]) -> list[SampleFiles | SampleFault]:
     """Reads rows of a shard; a Problem of the kind "differs" says how a sample differs from the index."""
     answer = reader.read(
         [row for row, _, _ in wanted], [members for _, members, _ in wanted], [was["caption"] for _, _, was in wanted]
     )
-    found: list[SampleFiles | Problem] = []
+    found: list[SampleFiles | SampleFault] = []
     for one, (_, _, was) in zip(answer, wanted, strict=True):
-        how = "" if isinstance(one, Problem) else _difference(one.sample, was)
-        found.append(Problem("differs", how) if how else one)
+        how = "" if isinstance(one, SampleFault) else _difference(one.sample, was)
+        found.append(SampleFault("differs", how) if how else one)
     return found
 
 
 def read_images_again(
     shard: Shard, index: Path, rows: Rows
-) -> Iterator[tuple[Mapping[str, Any], SampleFiles | Problem | None]]:
+) -> Iterator[tuple[Mapping[str, Any], SampleFiles | SampleFault | None]]:
     """Yields the facts of each row and its image with the texts next to it; None for a row without an image."""
     facts = parts.read_columns(index, [*COMPARED, "members"]).take(rows).to_pylist()
     group: list[Wanted] = []
     held = 0
     with closing(shard.reader(whole=False, keep_open=True)) as reader:
 
-        def read() -> Iterator[tuple[Mapping[str, Any], SampleFiles | Problem | None]]:
+        def read() -> Iterator[tuple[Mapping[str, Any], SampleFiles | SampleFault | None]]:
             some = [one for one in group if one[1]]
             answer = iter(read_again(reader, some) if some else ())
             yield from ((was, next(answer) if members else None) for _, members, was in group)

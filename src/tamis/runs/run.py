@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from tamis.core.arrays import U64, Floats, Mask
 from tamis.core.errors import PoolError, RunError, ShardError, nearest, unknown_message
-from tamis.core.files.checked import damaged, read_record
+from tamis.core.files.checked import damage_error, read_record
 from tamis.core.files.find import absolute, expand_braces
 from tamis.core.files.storage import files, folders, location, prefetch
 from tamis.core.html import html_table
@@ -354,7 +354,7 @@ class Run:
         found = parts.read_rows(path, self.owner(shard))
         width = self._widths.setdefault(path.parent, found.shape[1])
         if found.shape[1] != width:
-            raise damaged(path, f"it holds {found.shape[1]} numbers a row, other shards {width}")
+            raise damage_error(path, f"it holds {found.shape[1]} numbers a row, other shards {width}")
         return found
 
     @cached_property

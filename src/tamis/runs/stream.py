@@ -29,7 +29,7 @@ from tamis.core.ids import format_uid
 from tamis.core.types import ORIENTATION, Member
 from tamis.pools import Shard
 from tamis.pools.images import decode, pixels_in
-from tamis.pools.source import Problem, SampleFiles, SampleReader, too_many_bytes
+from tamis.pools.source import SampleFault, SampleFiles, SampleReader, too_many_bytes
 from tamis.runs import parts
 from tamis.runs.reread import COMPARED, read_again
 from tamis.runs.run import Run
@@ -100,7 +100,7 @@ class KeptSample:
     orientation: str | None = None
     pixels: Pixels | None = None
     files: Mapping[str, bytes] | None = None
-    problem: Problem | None = None
+    problem: SampleFault | None = None
 
 
 def samples_of(
@@ -214,7 +214,7 @@ class _Entry:
     members: Sequence[Member] = ()
     job: Future[None] | None = None
     files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
-    problem: Problem | None = None
+    problem: SampleFault | None = None
 
 
 class _Stream:
@@ -316,22 +316,22 @@ class _Stream:
         number = int(np.searchsorted(rows, row - source.span.start))
         entry = _Entry(row, source, {name: table[name][number].as_py() for name in self._columns})
         if self._hidden is not None and self._hidden[row]:
-            entry.problem = Problem("hidden", "its image is on a list of hash_match")
+            entry.problem = SampleFault("hidden", "its image is on a list of hash_match")
             entry.facts = {**entry.facts, "key": None, "caption": None}
             return entry
         if not self._files and not self._image:
             return entry
         if source.shard is None:
-            entry.problem = Problem("absent", f"the pool no longer has the shard {source.name!r}")
+            entry.problem = SampleFault("absent", f"the pool no longer has the shard {source.name!r}")
             return entry
         members = [Member(**part) for part in entry.facts["members"]]
         if self._image:
             entry.image = source.shard.image_member(members)
             if entry.image is None:
-                entry.problem = Problem("image_missing", "the sample has no image file")
+                entry.problem = SampleFault("image_missing", "the sample has no image file")
             elif entry.image.size > (limit := self._run.pool.spec.max_bytes):
                 reason = f"the image has {too_many_bytes(entry.image.size, limit)}"
-                entry.image, entry.problem = None, Problem("image_too_large", reason)
+                entry.image, entry.problem = None, SampleFault("image_too_large", reason)
         if self._files:
             entry.members = members
         elif entry.image is not None:
@@ -361,7 +361,7 @@ class _Stream:
         assert shard is not None  # rows of absent shards are not read
         try:
             if source.failures >= _PATIENCE:
-                problem = Problem("unread", f"{shard.url} failed {_PATIENCE} times in a row and is skipped")
+                problem = SampleFault("unread", f"{shard.url} failed {_PATIENCE} times in a row and is skipped")
             else:
                 with self._reader(source, shard, leaves) as reader:
                     if reader.sequential and before is not None:
@@ -377,7 +377,7 @@ class _Stream:
             if not isinstance(error, (OSError, TamisError, pa.ArrowException)) and not is_remote(shard.url):
                 raise
             source.failures += 1
-            problem = Problem("unread", f"{shard.url} cannot be read: {error}")
+            problem = SampleFault("unread", f"{shard.url} cannot be read: {error}")
         for entry in entries:
             entry.files, entry.problem = {}, problem
 
@@ -401,10 +401,10 @@ class _Stream:
                     source.reader = None
                     self._open.discard(source)
 
-    def _store(self, entry: _Entry, shard: Shard, found: SampleFiles | Problem) -> None:
+    def _store(self, entry: _Entry, shard: Shard, found: SampleFiles | SampleFault) -> None:
         """Stores the files of a sample in its entry, or the problem."""
         source = entry.source
-        if not isinstance(found, Problem):
+        if not isinstance(found, SampleFault):
             entry.files = found.files
             return
         if found.kind == "cut" and source.restamped is None:  # a file truncated when scored may be unchanged
@@ -412,7 +412,7 @@ class _Stream:
             source.restamped = bool(then) and shard.stamp() != then
         if found.kind == "differs" or (found.kind == "cut" and source.restamped):
             what = f"a sample of {shard.url} has changed since it was scored: {found.reason}"
-            found = Problem("changed", f"{what}; restore the old file, or make another run")
+            found = SampleFault("changed", f"{what}; restore the old file, or make another run")
         entry.problem = found
 
     # ---- samples
@@ -424,7 +424,7 @@ class _Stream:
         image = entry.files.get(entry.image.ext) if entry.image is not None else None
         if problem is None and entry.image is not None and image is None:
             kind = "image_broken" if entry.image.size else "image_missing"
-            problem = Problem(kind, "there is no image file, or it is not an image")
+            problem = SampleFault(kind, "there is no image file, or it is not an image")
         return KeptSample(
             row=entry.row,
             shard=entry.source.name,
@@ -452,7 +452,7 @@ class _Stream:
             try:
                 pixels = decoding.result() if decoding is not None else None
             except SampleError as error:
-                problem = Problem(error.status, error.reason)
+                problem = SampleFault(error.status, error.reason)
             image = sample.image if "image" in self._fields else None
             return dataclasses.replace(sample, image=image, pixels=pixels, problem=problem)
 

@@ -31,7 +31,7 @@ from tamis.core.files.storage import local_copy, output_path
 from tamis.core.files.targets import check_ending, check_target
 from tamis.core.html import html_table
 from tamis.core.ids import SUBSET_DTYPE
-from tamis.runs.reasons import NO_REASONS, Codes, Cut, Reason, Verdict, blocks, rows_kept, widen
+from tamis.runs.reasons import NO_REASONS, Codes, Cut, DropReason, Verdict, blocks, rows_kept, widen
 from tamis.runs.run import Run
 
 if TYPE_CHECKING:
@@ -408,9 +408,9 @@ class SubsetFile:
                 problem=f"{self.path} was rewritten by another program, so its reasons are lost. Choose it again "
                 "with `tamis select`"
             )
-        why = [Reason(**reason) for reason in self.facts["reasons"]]
+        why = [DropReason(**reason) for reason in self.facts["reasons"]]
         if len(ranges) > len(self.facts["shards"]):
-            why.append(Reason(text="scored after the subset was chosen"))
+            why.append(DropReason(text="scored after the subset was chosen"))
         codes: Codes = np.full(rows, len(why), np.uint8 if len(why) < 256 else np.uint16)
         where = json.loads(self._file.facts[_CODES])
         kind = np.dtype(where["type"])
@@ -560,7 +560,7 @@ def _combine_verdicts(left: Subset, right: Subset, sign: Sign, keep: NDArray[np.
     codes_right, cuts = two.dropped_by, two.cuts
     why = [_name_subset(reason, left.name, clash) for reason in one.why]
     if sign == "-":
-        why.append(Reason(text=f"in {right.name}", step=1))
+        why.append(DropReason(text=f"in {right.name}", step=1))
         codes_right, cuts = right.keep.astype(np.uint8), ()
     else:
         why += [_name_subset(reason, right.name, clash) for reason in two.why]
@@ -577,7 +577,7 @@ def _names_clash(names: Mapping[str, str], others: Mapping[str, str]) -> bool:
     return any(names.get(name, name) != others.get(name, name) for name in {*names, *others})
 
 
-def _name_subset(reason: Reason, subset: str, clash: bool) -> Reason:
+def _name_subset(reason: DropReason, subset: str, clash: bool) -> DropReason:
     """Returns a reason that names its subset; without its score if the recipes' names clash."""
     return replace(reason, text=f"not in {subset}: {reason.text}", step=1, score=None if clash else reason.score)
 

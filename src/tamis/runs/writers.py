@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from tamis.core.arrays import Mask
 from tamis.core.errors import DamageError
-from tamis.core.files.checked import CheckedParquet, damaged, write_parquet
+from tamis.core.files.checked import CheckedParquet, damage_error, write_parquet
 from tamis.core.files.storage import files
 from tamis.core.ids import LENGTH, fingerprint
 from tamis.core.types import INDEX, Sample, Signal
@@ -190,7 +190,7 @@ class Unfinished:
             try:
                 part = CheckedParquet(self.folder / name)
                 if part.facts.get(_ROW) != str(len(self.uids)):
-                    raise damaged(part.path, f"it does not continue at row {len(self.uids)}")
+                    raise damage_error(part.path, f"it does not continue at row {len(self.uids)}")
                 table = part.read(None)
             except DamageError as error:
                 log.warning("%s; its rows are computed again", error)
@@ -226,7 +226,7 @@ class Unfinished:
     def check(self, number: int, sample: Sample) -> None:
         """Raises DamageError if a row finished by an earlier process is another sample in the shard now."""
         if sample.uid != self.uids[number]:
-            raise damaged(self.folder, f"the saved row {number} is another sample in the shard now")
+            raise damage_error(self.folder, f"the saved row {number} is another sample in the shard now")
 
     def drop(self) -> None:
         """Deletes the files, when the parts are written or the rows are unusable."""

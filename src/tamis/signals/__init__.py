@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from tamis.core.registry import Register, undefined
+from tamis.core.registry import Register, missing_methods
 from tamis.core.types import Signal
 
 
 def _wrong(cls: type[Any]) -> str:
     if not issubclass(cls, Signal):
         return "does not derive from tamis.core.types.Signal"
-    return undefined(cls) if hasattr(cls, "columns") else "has no columns"
+    return missing_methods(cls) if hasattr(cls, "columns") else "has no columns"
 
 
 #: The built-in signals by their names in recipes; each is imported when it is first used.

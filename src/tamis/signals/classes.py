@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.core.arrays import Floats
-from tamis.core.errors import RecipeError, check_words, nearest, read_text, unknown_message, without_effect
+from tamis.core.errors import RecipeError, check_effect, check_words, nearest, read_text, unknown_message
 from tamis.core.math.similarity import nearest_of, unit_rows
 from tamis.core.types import CLASS_NAMES, CLASS_VECTORS, LATER, Column, Device, ModelRef, Node, OptionalFileRef, Signal
 from tamis.pools.datacomp import PUBLISHED, GivenEmbedding
@@ -254,7 +254,7 @@ class ZeroShotClass(Signal):
         templates_of(self.templates)
         check_words(self)
         if self.embeddings_from is not None:
-            without_effect(self, "embedding", because="embeddings_from reads image embeddings from a file")
+            check_effect(self, "embedding", because="embeddings_from reads image embeddings from a file")
 
     def needs(self) -> Mapping[str, Node]:
         if self.embedding in PUBLISHED:
@@ -300,7 +300,7 @@ def check_classes(signal: Any) -> None:
     A file must be in `classes_from`, because only there does the fingerprint include its contents.
     """
     if signal.classes_from is not None:
-        without_effect(signal, "classes", because="classes_from gives the classes")
+        check_effect(signal, "classes", because="classes_from gives the classes")
     if signal.classes not in BUILT_IN:
         raise ValueError(f"{unknown_message('list of classes', signal.classes, BUILT_IN)}; name a file as classes_from")
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tamis.core.errors import SignalError, StopError, TamisError, brief, unknown_message
 from tamis.core.ids import fingerprint, setting_digest
 from tamis.core.types import Device, Node, Sample, Samples, Signal, references, settings
-from tamis.models.device import halved, memory_ran_out
+from tamis.models.device import halve_batch, memory_ran_out
 
 T = TypeVar("T")
 
@@ -104,7 +104,7 @@ class Identities:
 
 
 @dataclass(frozen=True)
-class Fault:
+class NodeFault:
     """In place of a value that a node could not compute. A `SignalError` stops the run, any other only its shard."""
 
     node: Node
@@ -117,7 +117,7 @@ class Fault:
         return f"{self.node.name}: {type(self.error).__name__}: {self.error}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Fault, (self.node, picklable(self.error), self.trace)
+        return NodeFault, (self.node, picklable(self.error), self.trace)
 
 
 def picklable(error: Exception) -> Exception:
@@ -155,17 +155,17 @@ class Executor:
             values[node] = self._value(node, values)
         return values
 
-    def compute(self, nodes: Sequence[Node], values: Values, faults: dict[Node, Fault]) -> None:
+    def compute(self, nodes: Sequence[Node], values: Values, faults: dict[Node, NodeFault]) -> None:
         """Computes nodes, given in topological order, into `values`.
 
-        A node that fails gets a `Fault`, in `values` and in `faults`, and so do the nodes that need it. Nodes in
+        A node that fails gets a `NodeFault`, in `values` and in `faults`, and so do the nodes that need it. Nodes in
         `faults` are not tried again. Raises StopError for errors that are not a node's fault, such as a missing model.
         """
         for node in nodes:
             if node in values:
                 continue
             needed = [values.get(one) for one in node.needs().values()]
-            fault = faults.get(node) or next((one for one in needed if isinstance(one, Fault)), None)
+            fault = faults.get(node) or next((one for one in needed if isinstance(one, NodeFault)), None)
             if fault is None:
                 start = time.perf_counter()
                 try:
@@ -173,11 +173,11 @@ class Executor:
                     self.seconds[node.name] = self.seconds.get(node.name, 0.0) + time.perf_counter() - start
                     continue
                 except SignalError as error:
-                    fault = Fault(node, error)
+                    fault = NodeFault(node, error)
                 except TamisError:
                     raise
                 except Exception as error:
-                    fault = Fault(node, error, traceback.format_exc())
+                    fault = NodeFault(node, error, traceback.format_exc())
             values[node] = faults[node] = fault
 
     def try_empty(self, nodes: Sequence[Node], given: Mapping[Node, Any]) -> None:
@@ -258,12 +258,12 @@ class Executor:
             if not memory_ran_out(error):
                 raise
             with self._loading:
-                self.device = halved(self.device, rows, what)
+                self.device = halve_batch(self.device, rows, what)
                 self._functions.clear()
             traceback.clear_frames(error.__traceback__)  # they hold tensors
-        from tamis.models.loading import forget_loaded
+        from tamis.models.loading import forget_models
 
-        forget_loaded()
+        forget_models()
         gc.collect()
         return self.with_memory(work, what, rows)
 

@@ -12,7 +12,7 @@ import numpy as np
 import yaml
 
 from tamis.core.arrays import Pixels
-from tamis.core.errors import RecipeError, at_least_one, brief, check_words, read_text, unknown_message, without_effect
+from tamis.core.errors import RecipeError, at_least_one, brief, check_effect, check_words, read_text, unknown_message
 from tamis.core.types import Column, Device, ModelRef, Node, OptionalFileRef, Signal
 from tamis.models.nucleus import Sampling
 from tamis.models.server import Answer, ChatClient, Question, Server
@@ -100,7 +100,7 @@ class Judge(Signal):
         check_words(self)
         at_least_one(max_tokens=self.max_tokens)
         if isinstance(self.model, Server):
-            without_effect(self.model, "prompt", "temperature", because="judge asks its own question, at temperature 0")
+            check_effect(self.model, "prompt", "temperature", because="judge asks its own question, at temperature 0")
         object.__setattr__(self, "columns", _columns(self._questions()))
         object.__setattr__(self, "host", isinstance(self.model, Server))  # it waits, and needs no device
 

@@ -138,7 +138,7 @@ class Sieve(Signal):
         phrases = MEDIUM_PHRASES[self.medium] if isinstance(self.medium, str) else self.medium
 
         def score(*, captions: Sequence[str | None], generated: Sequence[list[str] | None]) -> dict[str, Any]:
-            columns = alignment(captions, generated, encode, without_medium(phrases))
+            columns = alignment(captions, generated, encode, phrase_remover(phrases))
             if self.captions_from is not None:
                 for n, (caption, texts) in enumerate(zip(captions, generated, strict=True)):
                     if caption is not None and not texts:
@@ -189,7 +189,7 @@ def alignment(
     return {"sieve": best, "sieve_mean": mean, "sieve_caption": nearest, "reason": reasons}
 
 
-def without_medium(phrases: Sequence[str]) -> Callable[[str], str]:
+def phrase_remover(phrases: Sequence[str]) -> Callable[[str], str]:
     """Returns a function that removes phrases from a text.
 
     Phrases match whole words in any case, the longest first. White space and punctuation that a removal leaves at the
@@ -221,14 +221,14 @@ def holds_words(text: str) -> bool:
     return not _NOTHING.fullmatch(text)
 
 
-def removed_by(phrases: Sequence[str], texts: Iterable[str]) -> dict[str, Any]:
-    """Counts what `without_medium(phrases)` removes from texts.
+def count_removed(phrases: Sequence[str], texts: Iterable[str]) -> dict[str, Any]:
+    """Counts what `phrase_remover(phrases)` removes from texts.
 
     Returns:
         The number of `texts`; how many lost something (`touched`) or everything (`emptied`); the number of `characters`
         lost, including white space and punctuation; and (phrase, number of texts with it), the most frequent first.
     """
-    remove, pattern = without_medium(phrases), _pattern(tuple(phrases))
+    remove, pattern = phrase_remover(phrases), _pattern(tuple(phrases))
     counts: Counter[str] = Counter()
     number = touched = emptied = characters = 0
     for text in texts:

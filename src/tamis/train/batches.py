@@ -21,7 +21,7 @@ from PIL import Image
 from tamis.core.arrays import U64, Pixels
 from tamis.core.errors import RunError, SampleError
 from tamis.core.ids import uniforms
-from tamis.core.processes import in_order, prefetched
+from tamis.core.processes import in_order, prefetch_items
 from tamis.pools.images import decode
 from tamis.runs.run import Run
 from tamis.runs.stream import KeptSample, samples_of
@@ -129,7 +129,7 @@ class Batches:
     def __call__(self, first: int, stop: int, prepare: Callable[[Batch], T]) -> Generator[T, None, None]:
         """Yields this process's share of the batches first to stop - 1, prepared. Reads two batches ahead."""
         with ThreadPoolExecutor(self.threads) as threads:
-            yield from prefetched(lambda: map(prepare, self._assembled(first, stop, threads)), depth=2)
+            yield from prefetch_items(lambda: map(prepare, self._assembled(first, stop, threads)), depth=2)
 
     def shown(self, first: int, stop: int) -> Iterator[tuple[int, Indices, Indices]]:
         """Yields (epoch, indices into the rows, copies) for this process, once per step, twice if an epoch ends."""

@@ -32,7 +32,7 @@ from tamis.runs.claims import lock_run
 from tamis.runs.run import Run
 from tamis.runs.subset import OtherCaptions, Subset, other_captions
 from tamis.train.batches import Batches, TrainingRows, split
-from tamis.train.loop import fit, new_optimisers, started
+from tamis.train.loop import fit, join_group, new_optimisers
 from tamis.train.scales import ARCHITECTURES, ClipTraining
 from tamis.train.step import (
     How,
@@ -44,7 +44,7 @@ from tamis.train.step import (
     recompute_layers,
     text_states,
 )
-from tamis.train.towers import Towers, build, learn_tokenizer, needs_tokenizer, needs_whole_batch, pretrained
+from tamis.train.towers import Towers, build, digests, learn_tokenizer, needs_tokenizer, needs_whole_batch
 from tamis.train.watch import BEST, CHECKPOINT, HeldOut, Watch, load_checkpoint
 
 log = logging.getLogger(__name__)
@@ -106,7 +106,7 @@ def train_clip(
             "the epoch has %d pairs and the batch %d: batches hold duplicates, and those act as negatives",
             rows.epoch_size, training.batch,
         )  # fmt: skip
-    with started(how.device.kind) as processes, ExitStack() as lock:
+    with join_group(how.device.kind) as processes, ExitStack() as lock:
         pieces = how.pieces or 1
         if training.batch % processes.count or training.batch // processes.count < pieces:
             raise StopError(f"a batch of {training.batch} does not divide into {processes.count} x {pieces} pieces")
@@ -119,7 +119,7 @@ def train_clip(
             sweep(context.state)
             for path in context.state.glob(".tmp*"):  # safetensors' own temporary files
                 path.unlink(missing_ok=True)
-            facts = _resumed(folder, identity)
+            facts = _resume(folder, identity)
             if facts is None:
                 write_record(context.state / _MANIFEST, {"format": 1, "settings": identity})
             done = facts is not None and "result" in facts
@@ -232,8 +232,8 @@ def train_c_rho(
         rows, _ = split(_readable(part.source)[0], training.hold_out)
         check_folder(Path(out) / name)
         identity = _identity(trainings[name], _run_of(part.source), rows, None)
-        _resumed((Path(out) / name).expanduser(), identity)
-    with started(how.device.kind):
+        _resume((Path(out) / name).expanduser(), identity)
+    with join_group(how.device.kind):
         first, second = (
             train_clip(part.source, out=Path(out) / name, training=trainings[name], how=how)
             for name, part in parts.items()
@@ -280,7 +280,7 @@ def _identity(training: ClipTraining, run: Run, rows: TrainingRows, tokenizer: s
     for part in (rows.rows, rows.times, rows.high, rows.low):
         pairs.update(np.ascontiguousarray(part).tobytes())
     pairs.update(rows.others.digest)
-    weights = pretrained(training)
+    weights = digests(training)
     if tokenizer:
         weights["tokenizer"] = resolve(tokenizer).digest
     return {
@@ -293,7 +293,7 @@ def _identity(training: ClipTraining, run: Run, rows: TrainingRows, tokenizer: s
     }
 
 
-def _resumed(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any] | None:
+def _resume(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any] | None:
     """Reads the manifest in a folder; None if there is none, RunError if its identity differs."""
     manifest = folder / TRAINING / _MANIFEST
     if not manifest.is_file():

@@ -30,9 +30,9 @@ from tamis.core.errors import PoolError, at_least_one, check_words, require, unk
 from tamis.core.files.storage import is_run
 from tamis.core.files.targets import check_new_folder, new_folder
 from tamis.core.math.normalise import PerLength, inverse_logit
-from tamis.core.math.statistics import Agreement, agreement, spread_over
+from tamis.core.math.statistics import Agreement, agreement, sample_evenly
 from tamis.core.types import Device
-from tamis.models.loading import is_pooler, load_tokenizer_in, load_whole, longest_text, padded, transformer_folder
+from tamis.models.loading import is_pooler, load_tokenizer_in, load_whole, longest_text, pad_tokens, transformer_folder
 from tamis.models.reference import resolve
 from tamis.models.texts.regression import load_text_regression
 from tamis.models.texts.soft_token import Bridge, End, Reader
@@ -240,8 +240,8 @@ def distill(
     _check_students(students)
     check_new_folder(Path(out))
     captions, raw = read_teachers(scores, text=text)
-    columns, norms = standardised(raw, caption_lengths(captions))
-    rows, values = _labelled(labels, label, text, captions)
+    columns, norms = standardise(raw, caption_lengths(captions))
+    rows, values = _match(labels, label, text, captions)
     if weights is None and not len(rows):
         raise PoolError(f"none of the captions in {labels} has scores in {scores}: score them with both teachers")
     # The student learns from neither labelled captions nor those that are held out: both judge it.
@@ -305,7 +305,7 @@ def distill_teacher(
         raise ValueError(unknown_message("teacher", teacher, TEACHERS))
     check_new_folder(Path(out))
     captions, raw = read_teachers(scores, text=text)
-    target = standardised(raw, caption_lengths(captions))[0][:, TEACHERS.index(teacher)]
+    target = standardise(raw, caption_lengths(captions))[0][:, TEACHERS.index(teacher)]
     aside = is_held_out(captions)
     _check_enough(captions, ~aside, aside)
     with new_folder(Path(out)) as folder:
@@ -331,7 +331,7 @@ def captions_to_label(
     _check_students(students)
     captions, _ = read_teachers(scores, text=text)  # distinct, in the order of their texts
     columns = _scores_of(students, captions, device)
-    chosen = spread_over(columns, count, seed=seed)
+    chosen = sample_evenly(columns, count, seed=seed)
     return [captions[n] for n in chosen], columns[chosen]
 
 
@@ -359,7 +359,7 @@ def caption_lengths(captions: Sequence[str]) -> NDArray[np.int64]:
     return np.array([len(caption.split()) for caption in captions])
 
 
-def standardised(scores: Float64s, lengths: NDArray[np.int64]) -> tuple[Float64s, list[PerLength]]:
+def standardise(scores: Float64s, lengths: NDArray[np.int64]) -> tuple[Float64s, list[PerLength]]:
     """Standardises (n, k) scores per length; also returns the norms. Negative scores (BERTScore has some) count as 0.
 
     Source: Yanuka et al. 2024 (ICC), appendix A.1.
@@ -421,7 +421,7 @@ def _scores_of(students: Sequence[str], captions: Sequence[str], device: Device)
     return np.column_stack([load_text_regression(one, device)(captions) for one in students]).astype(np.float64)
 
 
-def _labelled(
+def _match(
     labels: str | Path | None, label: str, text: str | None, captions: Sequence[str]
 ) -> tuple[NDArray[np.int64], Float64s]:
     """Returns indices of the labelled captions and their labels; labels of a repeated caption are averaged."""
@@ -465,7 +465,7 @@ def _student(
     targets = torch.from_numpy(target[learned]).float()
 
     def loss(rows: NDArray[np.int64]) -> torch.Tensor:
-        ids, mask = padded([tokens[n] for n in rows], tokenizer.pad_token_id, device.kind)
+        ids, mask = pad_tokens([tokens[n] for n in rows], tokenizer.pad_token_id, device.kind)
         guess = model(input_ids=ids, attention_mask=mask).logits[:, 0].float()
         return F.mse_loss(guess, targets[rows].to(device.kind))
 

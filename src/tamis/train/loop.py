@@ -45,7 +45,7 @@ class Settings:
     def __post_init__(self) -> None:
         check_words(self)
 
-    def shortened(self, effort: float) -> Settings:
+    def shorten(self, effort: float) -> Settings:
         """The same settings with this share of the steps, at least two."""
         return replace(self, steps=max(2, round(self.steps * effort)))
 
@@ -248,7 +248,7 @@ ALONE = ProcessGroup()
 
 
 @contextmanager
-def started(device: str) -> Iterator[ProcessGroup]:
+def join_group(device: str) -> Iterator[ProcessGroup]:
     """Joins torchrun's process group, if there is one, while the block runs. Blocks may be nested.
 
     GPUs use NCCL, CPUs gloo.

@@ -38,7 +38,7 @@ def contrastive_loss(images: torch.Tensor, texts: torch.Tensor, scale: torch.Ten
         return (F.cross_entropy(logits, own) + F.cross_entropy(logits.T, own)) / 2
 
 
-def gathered(rows: torch.Tensor, processes: ProcessGroup) -> torch.Tensor:
+def gather(rows: torch.Tensor, processes: ProcessGroup) -> torch.Tensor:
     """Returns the rows (n, d) of all processes in order of rank, (count * n, d). Gradients are summed over processes.
 
     We do not use `torch.distributed.nn`: it is deprecated and fails in a second process group.
@@ -92,7 +92,7 @@ def loss_over_processes(
     size = len(images)
     with torch.autocast(images.device.type, enabled=False):
         unit = [F.normalize(one.float(), dim=-1) for one in (images, texts)]
-        all_images, all_texts, all_kept = (gathered(one, processes) for one in (*unit, usable.to(torch.uint8)))
+        all_images, all_texts, all_kept = (gather(one, processes) for one in (*unit, usable.to(torch.uint8)))
         all_kept = all_kept.bool()  # (N,)
         all_images, all_texts = all_images[all_kept], all_texts[all_kept]
         if not local:

@@ -85,8 +85,8 @@ def train_mix(
         table.check_asked(columns, "mix")
     models = [_models(name, *tables) for name in columns]
     # Rows by side, those without a value left out.
-    of_target, uids = _drawn(target, tables[0], columns, rows, seed)
-    of_pool, _ = _drawn(pool, tables[1], columns, rows, seed, without=uids)
+    of_target, uids = _draw(target, tables[0], columns, rows, seed)
+    of_pool, _ = _draw(pool, tables[1], columns, rows, seed, without=uids)
     x = np.vstack([np.hstack(of_target), np.hstack(of_pool)])
     y = np.arange(len(x)) < len(of_target[0])
     there = np.isfinite(x).all(1)
@@ -129,7 +129,7 @@ def train_mix(
     return found
 
 
-def _drawn(
+def _draw(
     side: Run | Subset, table: Table, columns: Sequence[str], most: int, seed: int, without: U64 | None = None
 ) -> tuple[list[Float64s], U64]:
     """Returns (n, d) values of each column for rows in random order, and all of the side's uids, scrambled."""

@@ -250,7 +250,7 @@ def choose_pieces(context: TrainingContext, towers: Towers, states: Floats | Non
     if how.device.kind == "cpu":  # torchrun says how many processes share this machine
         free //= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     usable = int(_SHARE * free)
-    fixed = _fixed(context, towers)
+    fixed = _fixed_bytes(context, towers)
     pair = _per_pair(context, towers, states, usable - fixed) if usable > fixed else 0
     gib = 2**30
     needs = (
@@ -268,7 +268,7 @@ def choose_pieces(context: TrainingContext, towers: Towers, states: Floats | Non
     return pieces
 
 
-def _fixed(context: TrainingContext, towers: Towers) -> int:
+def _fixed_bytes(context: TrainingContext, towers: Towers) -> int:
     """Bytes needed whatever the number of pieces: gradients, AdamW's two moments, the loss, images."""
     size = context.training.batch // context.processes.count
     trained = sum(one.nbytes for one in towers.model.parameters() if one.requires_grad)

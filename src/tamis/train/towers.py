@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tamis.core.errors import ModelError, unknown_message
-from tamis.core.files.storage import explained_errors, to_disk, write_json
+from tamis.core.files.storage import explain_errors, to_disk, write_json
 from tamis.core.files.targets import readable_as_usual
-from tamis.models.clip import DUAL, pooled
+from tamis.models.clip import DUAL, take_embedding
 from tamis.models.loading import (
     cleaner,
     is_pooler,
@@ -26,7 +26,7 @@ from tamis.models.loading import (
     load_whole,
     longest_text,
     model_type,
-    padded,
+    pad_tokens,
     quiet,
     transformer_folder,
 )
@@ -72,7 +72,7 @@ class Towers:
         mean, std = (
             torch.tensor(three, device=pixels.device).view(1, 3, 1, 1) for three in (self.steps.mean, self.steps.std)
         )
-        rows: torch.Tensor = pooled(
+        rows: torch.Tensor = take_embedding(
             self.model.get_image_features(pixel_values=(values * self.steps.scale - mean) / std)
         )
         return rows
@@ -81,11 +81,11 @@ class Towers:
         """Ids and mask, (b, longest) each, on the CPU."""
         clean = cleaner(default_cleaning(self.model.config.to_dict(), self.tokenizer.init_kwargs.get("text")))
         rows = self.tokenizer([clean(one) for one in captions], truncation=True, max_length=self.length)["input_ids"]
-        return padded(rows, self.tokenizer.pad_token_id, "cpu")
+        return pad_tokens(rows, self.tokenizer.pad_token_id, "cpu")
 
     def texts(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Embeds captions: (b, d), not normalised."""
-        rows: torch.Tensor = pooled(self.model.get_text_features(input_ids=ids, attention_mask=mask))
+        rows: torch.Tensor = take_embedding(self.model.get_text_features(input_ids=ids, attention_mask=mask))
         return rows
 
     def states(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -97,7 +97,7 @@ class Towers:
         """Writes model, tokenizer and preprocessing, config.json last: a folder with that file is complete."""
         temporary = folder / ".model.tmp"
         shutil.rmtree(temporary, ignore_errors=True)
-        with explained_errors(folder / "config.json"):
+        with explain_errors(folder / "config.json"):
             temporary.mkdir(parents=True)
             with quiet():
                 self.model.save_pretrained(temporary)
@@ -115,7 +115,7 @@ class Towers:
             to_disk(folder)
 
 
-def pretrained(training: ClipTraining) -> dict[str, str]:
+def digests(training: ClipTraining) -> dict[str, str]:
     """Returns digests of the checkpoints that a training starts from; keys are "text", "model", both or none."""
     architecture = ARCHITECTURES.get(training.model)
     if architecture is None and training.text:
@@ -146,8 +146,8 @@ def learn_tokenizer(captions: Iterable[str], training: ClipTraining, folder: Pat
     temporary = folder.with_name(f".{folder.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     text = ARCHITECTURES[training.model].text
-    assert text is not None, "`pretrained` refuses it"
-    with explained_errors(folder):
+    assert text is not None, "`digests` refuses it"
+    with explain_errors(folder):
         clip_tokenizer(captions, text["max_position_embeddings"], words=OPENAI_WORDS).save_pretrained(temporary)
         os.replace(temporary, folder)
 
@@ -156,7 +156,7 @@ def build(training: ClipTraining, *, tokenizer: Path | None = None) -> Towers:
     """Builds the model before its first step, float32 on the CPU. A CLIP from scratch needs a tokenizer's folder."""
     import torch
 
-    pretrained(training)
+    digests(training)
     torch.manual_seed(training.seed)
     architecture = ARCHITECTURES.get(training.model)
     if architecture is None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import xxhash
 
 from tamis.core.errors import RunError, StopError, first_line
-from tamis.core.files.storage import explained_errors, writing
+from tamis.core.files.storage import explain_errors, writing
 from tamis.train.batches import Batches
 from tamis.train.loop import autocast
 from tamis.train.losses import contrastive_loss
@@ -207,7 +207,7 @@ class Watch:
         if self._held is not None and (loss := self._held.facts["held_out_loss"]) is not None:
             line["held_out_loss"] = loss
             held = f", held-out loss {loss:.3f}"
-        with explained_errors(self._metrics), open(self._metrics, "a", encoding="utf-8") as file:
+        with explain_errors(self._metrics), open(self._metrics, "a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
         log.info(
             "step %d of %d: mean loss of the last %d steps %.3f%s, scale %.1f, %.0f samples/s, MFU %.1f %%",
@@ -243,7 +243,7 @@ def save_checkpoint(
     from safetensors.torch import save_file
 
     check_finite(model, int(facts.get("step", 0)))
-    tensors = {f"{_MODEL}{name}": one for name, one in _trained(model).items()}
+    tensors = {f"{_MODEL}{name}": one for name, one in _state(model).items()}
     for number, state in optimiser.state_dict()["state"].items():
         tensors |= {f"{_OPTIMISER}{number}.{name}": torch.as_tensor(one) for name, one in state.items()}
     # safetensors refuses tensors that share memory.
@@ -257,7 +257,7 @@ def check_finite(model: torch.nn.Module, step: int) -> None:
     """Raises StopError if a trained weight is not finite. Such a model is not saved."""
     import torch
 
-    for name, one in _trained(model).items():
+    for name, one in _state(model).items():
         if one.is_floating_point() and not torch.isfinite(one).all():
             raise StopError(f"{name} is not finite after step {step}: lower the learning rate. The checkpoint stays")
 
@@ -278,7 +278,7 @@ def load_checkpoint(path: Path, model: torch.nn.Module, optimiser: torch.optim.O
         if metadata.get(_DIGEST) != _digest(metadata[_FACTS], tensors):
             raise ValueError("its content does not match its hash")
         with torch.no_grad():
-            for name, one in _trained(model).items():
+            for name, one in _state(model).items():
                 one.copy_(tensors[f"{_MODEL}{name}"])
         state: dict[int, dict[str, torch.Tensor]] = {}
         for name, one in tensors.items():
@@ -302,7 +302,7 @@ def _digest(facts: str, tensors: Mapping[str, torch.Tensor]) -> str:
     return total.hexdigest()
 
 
-def _trained(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+def _state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """The tensors that training changes: parameters with `requires_grad`, and all buffers."""
     frozen = {name for name, one in model.named_parameters() if not one.requires_grad}
     return {name: one for name, one in model.state_dict().items() if name not in frozen}

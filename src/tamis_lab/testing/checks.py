@@ -137,8 +137,8 @@ def check_signal(
             looks = looks_at[name] if isinstance(looks_at, Mapping) else looks_at
             needed = len(parts) == 2 if looks is None else bool(set(parts) & set(looks))
             for old, value in zip((whole[name][0], whole[name][len(good) - 1]), found[name], strict=True):
-                assert _missing(value) or not needed, f"{title}: {name} is {value!s} for a pair without {lacking}"
-                lost = looks is not None and not needed and _missing(value) and not _missing(old)
+                assert _is_missing(value) or not needed, f"{title}: {name} is {value!s} for a pair without {lacking}"
+                lost = looks is not None and not needed and _is_missing(value) and not _is_missing(old)
                 assert not lost, f"{title}: {name} is missing without {lacking}, which it does not look at"
 
 
@@ -164,19 +164,19 @@ def _check_values(signal: Signal, title: str, found: Columns, good: int) -> None
             assert dtype == np.float32, f"{title}: {column.name} must be (n,) float32, got {dtype}"
             infinite = np.flatnonzero(np.isinf(values)).tolist()
             assert not infinite, f"{title}: {column.name} is infinite in the rows {infinite}"
-        scored = any(not _missing(value) for value in values[:good])
+        scored = any(not _is_missing(value) for value in values[:good])
         assert scored, f"{title}: {column.name} has no value for any of {good} good pairs: pass good=[...] that have"
     for reason in found.get("reason") or []:
         assert reason is None or str(reason).strip(), f"{title}: a reason must be None or a sentence, got {reason!r}"
 
 
-def _missing(value: Any) -> bool:
+def _is_missing(value: Any) -> bool:
     return value is None or value != value
 
 
 def _same(one: Any, two: Any, tolerance: float) -> bool:
-    if _missing(one) or _missing(two):
-        return _missing(one) and _missing(two)
+    if _is_missing(one) or _is_missing(two):
+        return _is_missing(one) and _is_missing(two)
     return bool(one == two) or (not isinstance(one, str) and abs(float(one) - float(two)) <= tolerance)
 
 

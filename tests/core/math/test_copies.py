@@ -15,7 +15,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from tamis.core.arrays import Mask, Rows
 from tamis.core.math import copies
-from tamis.core.math.copies import Thumbnails, _place, alike, image_hash, leaders
+from tamis.core.math.copies import Thumbnails, _place, are_copies, image_hash, leaders
 from tamis.signals.image_hash import colours_of, lightness_of
 
 Array = np.ndarray[Any, Any]
@@ -171,7 +171,7 @@ def thumbnails(*light: Array, colours: Array | None = None, side: float = 256) -
 
 
 def same(one: Thumbnails, two: Thumbnails) -> list[bool]:
-    return alike(one, two, levels=3, tolerance=3).tolist()
+    return are_copies(one, two, levels=3, tolerance=3).tolist()
 
 
 def test_a_cropped_copy_is_aligned_and_found() -> None:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tamis.core.math.statistics import LEAST_LABELLED, labelled_cut, share_interval, youden
+from tamis.core.math.statistics import LEAST_LABELLED, find_cut, share_interval, youden
 
 
 def test_a_cut_by_hand() -> None:
@@ -14,38 +14,38 @@ def test_a_cut_by_hand() -> None:
     assert youden(good, bad) == (2.5, 0.75)
     # Ten copies of it: one more or less of each moves no cut, so cross-validation judges by this one.
     many = np.tile(good, 10), np.tile(bad, 10)
-    found = labelled_cut(*many)
+    found = find_cut(*many)
     assert found is not None
     shares = {"precision": share_interval(30, 30), "recall": share_interval(30, 40), "fallout": share_interval(0, 30)}
     assert found | shares | {"keeps": "at_least", "value": 2.5, "gain": 0.75} == found
     assert found["low"] <= 2.5 <= found["high"]
-    turned = labelled_cut(*(-kind for kind in many))
+    turned = find_cut(*(-kind for kind in many))
     assert turned is not None
     assert (turned["keeps"], turned["value"], turned["recall"]) == ("at_most", -2.5, found["recall"])
 
 
 def test_too_few_labels_and_equal_scores_have_no_cut() -> None:
     some, others = np.arange(LEAST_LABELLED) / 7, np.arange(LEAST_LABELLED) + 5.0
-    assert labelled_cut(some, others) is not None
-    assert labelled_cut(some[1:], others) is None
-    assert labelled_cut(some, others[1:]) is None
-    assert labelled_cut(some, np.empty(0)) is None
-    assert labelled_cut(some * 0, others * 0) is None
+    assert find_cut(some, others) is not None
+    assert find_cut(some[1:], others) is None
+    assert find_cut(some, others[1:]) is None
+    assert find_cut(some, np.empty(0)) is None
+    assert find_cut(some * 0, others * 0) is None
 
 
 def test_pairs_without_a_score_are_dropped_by_its_cut() -> None:
     """A score of half the goods finds half the goods, however well it separates these."""
     none = np.full(20, np.nan)
     good, bad = np.concatenate([np.arange(5.0, 25.0), none]), np.concatenate([np.arange(-20.0, 0.0), none, none])
-    found = labelled_cut(good, bad)
+    found = find_cut(good, bad)
     assert found is not None
     assert -1 < found["value"] <= 5
     assert (found["recall"], found["fallout"]) == (share_interval(20, 40), share_interval(0, 60))
     assert found["precision"] == share_interval(20, 20)
-    turned = labelled_cut(bad, good)
+    turned = find_cut(bad, good)
     assert turned is not None
     assert (turned["keeps"], turned["recall"].n, turned["fallout"].n) == ("at_most", 60, 40)
-    assert labelled_cut(np.concatenate([good[: LEAST_LABELLED - 1], none]), bad) is None
+    assert find_cut(np.concatenate([good[: LEAST_LABELLED - 1], none]), bad) is None
 
 
 def test_the_estimates_are_not_of_the_pairs_that_chose_the_cut() -> None:
@@ -53,7 +53,7 @@ def test_the_estimates_are_not_of_the_pairs_that_chose_the_cut() -> None:
     gains, fitted = [], []
     for seed in range(30):
         one, other = np.random.default_rng(seed).random((2, 20))
-        cut = labelled_cut(one, other, draws=2)
+        cut = find_cut(one, other, draws=2)
         assert cut is not None
         gains.append(cut["gain"])
         fitted.append(max(youden(one, other)[1], youden(-one, -other)[1]))

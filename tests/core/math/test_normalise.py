@@ -21,7 +21,7 @@ cut_places = st.lists(st.integers(0, 40), max_size=6)
 def merged(values: NDArray[np.float64], cuts: list[int]) -> Moments:
     total = Moments()
     for block in np.split(values, sorted(min(cut, values.size) for cut in cuts)):
-        total = total.merged(Moments.of(block))
+        total = total.merge(Moments.of(block))
     return total
 
 
@@ -29,7 +29,7 @@ def test_moments_by_hand() -> None:
     moments = Moments.of(np.array([2.0, NAN, 4.0, 9.0, INF, -INF]))
     assert (moments.count, moments.low, moments.high, moments.mean, moments.squares) == (3, 2.0, 9.0, 5.0, 26.0)
     assert moments.deviation == pytest.approx(math.sqrt(26 / 3))
-    assert Moments.of(np.array([NAN])) == Moments() == Moments().merged(Moments())
+    assert Moments.of(np.array([NAN])) == Moments() == Moments().merge(Moments())
     assert Moments().deviation == 0.0
     far = np.tile([1e9 - 1.0, 1e9 + 1.0], 500)
     assert merged(far, list(range(7, 1_000, 7))).deviation == pytest.approx(1.0, abs=1e-7)

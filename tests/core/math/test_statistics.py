@@ -20,9 +20,9 @@ from tamis.core.math.statistics import (
     pearson,
     rank_correlations,
     recall_at,
+    sample_evenly,
     share_interval,
     spearman,
-    spread_over,
     top_classes,
 )
 
@@ -84,15 +84,15 @@ def test_each_cell_gives_one_row_before_any_gives_two_by_hand() -> None:
     # Four rows are wanted: two by two cells. Three cells have rows, the crowded one (low, low) four of them.
     scores = np.array([[0.1, 0.1], [0.2, 0.1], [0.1, 0.3], [0.4, 0.4], [0.9, 0.1], [0.8, 0.9]])
     for seed in range(20):
-        chosen = spread_over(scores, 4, seed=seed)
+        chosen = sample_evenly(scores, 4, seed=seed)
         assert {4, 5} <= set(chosen.tolist())
         assert len(set(chosen.tolist())) == 4
 
 
 def test_missing_scores_are_ignored_and_those_outside_count_at_the_edge() -> None:
     scores = np.array([[np.nan, 0.5], [-3.0, 7.0], [0.5, np.nan], [0.5, 0.5]])
-    assert sorted(spread_over(scores, 10).tolist()) == [1, 3]
-    assert spread_over(np.empty((0, 2)), 5).size == 0
+    assert sorted(sample_evenly(scores, 10).tolist()) == [1, 3]
+    assert sample_evenly(np.empty((0, 2)), 5).size == 0
 
 
 def test_the_best_classes_come_in_order_and_ties_go_to_the_lower_number() -> None:

@@ -28,7 +28,7 @@ from tamis.runs.claims import lock_run
 from tamis.runs.subset import Subset
 from tamis.train.clip import Trained, train_clip
 from tamis.train.evaluate import cells
-from tamis.train.evaluate.bench import Bench, compare, gain, shares_of_kinds, summed_up, truth_of
+from tamis.train.evaluate.bench import Bench, compare, gain, shares_of_kinds, summarise, truth_of
 from tamis.train.evaluate.cells import CellResult, identity
 from tamis.train.evaluate.tasks import find_tasks
 from tamis.train.scales import ClipTraining
@@ -296,7 +296,7 @@ def test_cells_in_processes_of_their_own_give_the_same_and_one_that_dies_costs_i
 def test_the_ranking_by_hand(run: Run, subsets: list[Subset], tiny: ClipTraining) -> None:
     scores = {"no-filter": (0.30, 0.32, 0.34), "half": (0.41, 0.40, 0.45), "few": (0.10, 0.20, 0.30)}
     results = {(name, seed): result(score) for name, row in scores.items() for seed, score in enumerate(row)}
-    done = summed_up(subsets, results, tiny, (0, 1, 2), ["found"], {}, {"half": 12.0})
+    done = summarise(subsets, results, tiny, (0, 1, 2), ["found"], {}, {"half": 12.0})
     assert [one.name for one in done.contenders] == ["half", "no-filter", "few"]
     half, base, few = done.contenders
     # Student's 97.5 % quantile for 2 degrees of freedom is 4.3027; s = 0.02, 0.02 / sqrt(3) = 0.011547.
@@ -320,7 +320,7 @@ def test_the_ranking_by_hand(run: Run, subsets: list[Subset], tiny: ClipTraining
 
 
 def test_overlap_and_kinds_by_hand(run: Run, subsets: list[Subset], tiny: ClipTraining) -> None:
-    done = summed_up(subsets, {}, tiny, (0, 1), ["found"], {}, {})
+    done = summarise(subsets, {}, tiny, (0, 1), ["found"], {}, {})
     assert done.overlap["half"] == {"no-filter": 0.5, "half": 1.0, "few": pytest.approx(1 / 10)}
     truth = truth_of(run)
     # Of each shard rows 0, 2, 4, 6 are visual, 1 and 5 text_only, 3 and 7 mismatched; few has 1, 9 and 14.

@@ -11,7 +11,7 @@ from factories import WORDS
 
 from tamis.core.errors import PoolError, RecipeError
 from tamis.core.types import Column, Device
-from tamis.models.texts.regression import held_out
+from tamis.models.texts.regression import is_held_out
 from tamis.pools.texts import read_texts
 from tamis.signals import CaptionLength, TextArea
 from tamis.train.evaluate.concreteness import evaluate_concreteness
@@ -45,13 +45,13 @@ def test_every_kind_of_file_gives_the_same(kind: str, tmp_path: Path) -> None:
 
 def test_only_the_words_that_norms_has_not_seen(tmp_path: Path) -> None:
     words = [f"word{n}" for n in range(300)]
-    unseen = sum(held_out(word) for word in words)
+    unseen = sum(is_held_out(word) for word in words)
     assert 10 < unseen < 60
     path = tmp_path / "words.tsv"
     path.write_text("Word\tConc.M\n" + "".join(f"{word}\t{n % 5}\n" for n, word in enumerate(words)))
     found = evaluate_concreteness(path, CaptionLength(), Device(), only_held_out=True)
     assert found.texts == unseen
-    assert held_out("Word1 ") == held_out("word1")
+    assert is_held_out("Word1 ") == is_held_out("word1")
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from tamis.core.arrays import U64, Floats
 from tamis.core.errors import DamageError, RunError
-from tamis.core.files.storage import denied, local_copy, read_json, write_json, writing
+from tamis.core.files.storage import access_error, local_copy, read_json, write_json, writing
 from tamis.core.ids import json_digest
 
 _HASH = "tamis.xxh3"
@@ -67,7 +67,7 @@ def is_typed(path: Path) -> bool:
     return path.suffix == ".parquet" and path.parent.name.startswith(f"{LABEL}-")
 
 
-def damaged(path: Path, what: str, remedy: str = "") -> DamageError:
+def damage_error(path: Path, what: str, remedy: str = "") -> DamageError:
     """Returns the error for a file that has changed since it was written."""
     remedy = remedy or (TYPED_REMEDY if is_typed(path) else _REMEDIES.get(path.name, _REMEDY))
     return DamageError(f"{path} is damaged, or not the file that belongs there: {what}; {remedy}", what)
@@ -102,7 +102,7 @@ def check_binding(path: Path, facts: Mapping[str, str], owner: Owner | None) -> 
     for key, expected in _binding(path, cast(int, rows), cast(str, uids)).items():
         if facts.get(key) != expected:
             what = key.removeprefix("tamis.")
-            raise damaged(path, f"its {what} should be {expected!r}, but is {facts.get(key)!r}")
+            raise damage_error(path, f"its {what} should be {expected!r}, but is {facts.get(key)!r}")
 
 
 @contextmanager
@@ -112,7 +112,7 @@ def _read_errors(path: Path) -> Iterator[None]:
         yield
     except (OSError, ValueError, pa.ArrowException) as error:
         short = str(error).partition("\n")[0][:200]
-        raise denied(path, error) or damaged(path, f"it cannot be read ({short})") from error
+        raise access_error(path, error) or damage_error(path, f"it cannot be read ({short})") from error
 
 
 # ---- Parquet
@@ -215,15 +215,15 @@ class CheckedParquet:
         if self.sealed:
             hashes, seal = self.facts[_SEAL], footer.rfind(_SEAL_START) + len(_SEAL_START)
             if _hash_of_footer(footer, seal, hashes[16:]) != hashes[:16]:
-                raise damaged(path, "its footer has changed")
+                raise damage_error(path, "its footer has changed")
         elif not may_be_foreign:
-            raise damaged(path, "it has no checksums")
+            raise damage_error(path, "it has no checksums")
 
     def verify(self, columns: Sequence[str] = ()) -> None:
         """Hashes the whole file; raises DamageError if a byte has changed or a column is missing."""
         with _read_errors(self.path):
             if _hash_of(self._bytes, self._start).hexdigest() != self.facts[_SEAL][16:]:
-                raise damaged(self.path, "its bytes have changed")
+                raise damage_error(self.path, "its bytes have changed")
         self._check_columns(columns)
 
     def read(self, names: Sequence[str] | None) -> pa.Table:
@@ -232,7 +232,7 @@ class CheckedParquet:
         with _read_errors(self.path):
             table = self._file.read(columns=list(names) if names is not None else None, use_threads=False)
         if table.num_rows != self.rows:
-            raise damaged(self.path, f"{table.num_rows} rows of {self.rows} could be read")
+            raise damage_error(self.path, f"{table.num_rows} rows of {self.rows} could be read")
         return table
 
     def _check_columns(self, names: Sequence[str]) -> None:
@@ -240,7 +240,7 @@ class CheckedParquet:
             there = self._file.schema_arrow.names if names else []
         for name in names:
             if name not in there:
-                raise damaged(self.path, f"it has no column {name!r}; it has {', '.join(there)}")
+                raise damage_error(self.path, f"it has no column {name!r}; it has {', '.join(there)}")
 
 
 # ---- arrays
@@ -287,13 +287,13 @@ def _verified_facts(path: Path, file: Any) -> dict[str, str]:
         facts: dict[str, str] = json.loads(text) if mark else {}
         digest = facts.pop(_HASH)
     except (ValueError, KeyError, AttributeError) as error:
-        raise damaged(path, "no hash follows the array") from error
+        raise damage_error(path, "no hash follows the array") from error
     key = (str(path), about.st_ino, about.st_size, about.st_mtime_ns)
     if key not in _verified:
         total = _hash_of(file, about.st_size - len(text) - len(_FACTS))
         total.update(json.dumps(facts).encode())
         if total.hexdigest() != digest:
-            raise damaged(path, "its bytes have changed")
+            raise damage_error(path, "its bytes have changed")
         _verified.add(key)
     return facts
 
@@ -328,7 +328,7 @@ def read_record(path: Path, remedy: str = "") -> dict[str, Any]:
         what = error.what
     except ValueError:  # NaN or a lone surrogate: we write neither
         pass
-    raise damaged(path, what, remedy)
+    raise damage_error(path, what, remedy)
 
 
 def read_result(path: Path, command: str) -> dict[str, Any] | None:
@@ -350,5 +350,5 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
                 return
             value = None
         if not isinstance(value, dict):
-            raise damaged(path, f"line {number} is not a JSON object")
+            raise damage_error(path, f"line {number} is not a JSON object")
         yield value

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from tamis.core.errors import PoolError, brief, check_file, nearest
-from tamis.core.files.remote import RemoteError, ask, fetch, keep_secrets, open_remote, public, store_of, version_of
+from tamis.core.files.remote import RemoteError, ask, fetch, keep_secrets, open_remote, public_url, store_of, version_of
 
 _BRACE = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
@@ -89,7 +89,7 @@ def find(pattern: str, endings: Sequence[str]) -> list[str]:
         hits = [_local(path, endings) for path in paths]
     else:  # one request for each folder of a range, or for each file if the store cannot list the folder
         store_of(pattern)[0].invalidate_cache()  # earlier listings of this process may be old
-        listed = _listed({path.rpartition("/")[0] for path in paths}) if len(paths) > 1 else {}
+        listed = _list_folders({path.rpartition("/")[0] for path in paths}) if len(paths) > 1 else {}
         with ThreadPoolExecutor(_ASKED_AT_ONCE) as threads:
             hits = list(threads.map(lambda path: listed.get(path) or _remote(path, endings), paths))
     found = [hit for some in hits for hit in some]
@@ -146,10 +146,10 @@ def _local(path: str, endings: Sequence[str]) -> list[str]:
 
 def _remote(path: str, endings: Sequence[str]) -> list[str]:
     fs, inner = store_of(path)
-    url = public(fs.unstrip_protocol(inner))
+    url = public_url(fs.unstrip_protocol(inner))
     try:
         if any(sign in url for sign in _MAGIC):
-            return _globbed(url)
+            return _glob(url)
         # A web server would send a file of gigabytes when asked for its listing.
         if is_lance(url):
             return [url]
@@ -169,13 +169,14 @@ def _entries(folder: str) -> dict[str, bool]:
     def question(fs: Any, inner: str) -> dict[str, bool]:
         entries = fs.ls(inner, detail=True)
         return {
-            public(fs.unstrip_protocol(entry["name"])).rstrip("/"): entry["type"] == "directory" for entry in entries
+            public_url(fs.unstrip_protocol(entry["name"])).rstrip("/"): entry["type"] == "directory"
+            for entry in entries
         }
 
     return ask(folder, question)
 
 
-def _listed(folders: Iterable[str]) -> dict[str, list[str]]:
+def _list_folders(folders: Iterable[str]) -> dict[str, list[str]]:
     """Returns the URLs of files in remote folders, by the path in the range; skips folders that cannot be listed."""
     found: dict[str, list[str]] = {}
     for folder in folders:
@@ -196,7 +197,7 @@ def glob_pattern(pattern: str) -> re.Pattern[str]:
     return re.compile(glob_translate(pattern))
 
 
-def _globbed(pattern: str) -> list[str]:
+def _glob(pattern: str) -> list[str]:
     """Returns the files that match a pattern. Raises if a folder cannot be listed; fsspec's own glob would skip it."""
     first = min(pattern.find(sign) for sign in _MAGIC if sign in pattern)
     root = pattern[:first].rpartition("/")[0]

@@ -1,6 +1,6 @@
 """Opens files at URLs, retries requests, and explains their errors.
 
-Every request is made by `ask` or `retried`. They retry transient errors (5xx, reset, time-out, truncated body) after
+Every request is made by `ask` or `retry`. They retry transient errors (5xx, reset, time-out, truncated body) after
 increasing pauses. Permanent ones (missing file, no access, expired signature) raise at once. The libraries' own retries
 are off: retries of retries take minutes, and botocore does not notice a truncated body.
 
@@ -90,14 +90,14 @@ _NO_BYTES = {
 }
 
 
-def unreached(error: BaseException) -> bool:
+def is_unreached(error: BaseException) -> bool:
     """Whether an error means that a file could not be read, not that its content is bad."""
     return isinstance(error, RemoteError) or (isinstance(error, OSError) and error.errno in _NO_BYTES)
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether an error is `unreached`, and another attempt may succeed."""
-    return error.transient if isinstance(error, RemoteError) else unreached(error)
+    """Whether an error is `is_unreached`, and another attempt may succeed."""
+    return error.transient if isinstance(error, RemoteError) else is_unreached(error)
 
 
 _CREDENTIALS = (
@@ -163,13 +163,13 @@ def _answer(error: BaseException) -> tuple[int, str, str, str]:
     return 0, "", "", ""
 
 
-def _explained(error: Exception) -> RemoteError:
+def _as_remote_error(error: Exception) -> RemoteError:
     """Returns a RemoteError for any error of a store."""
     if isinstance(error, RemoteError):
         return error
     status, code, page, after = _answer(error)
     shown = " ".join(filter(None, (f"HTTP {status}" if status else "", code if not code.isdigit() else "")))
-    what = redacted(first_line(error))
+    what = redact(first_line(error))
     causes = [type(one).__name__ for one in _chain(error.__cause__)]
     classes = [one.__name__ for one in type(error).__mro__] + list(filter(_NO_CREDENTIALS.search, causes))
     if status in (400, 401, 403) and _EXPIRED.search(page):
@@ -179,10 +179,10 @@ def _explained(error: Exception) -> RemoteError:
     if reason:
         both = " ".join(filter(None, (shown, what))) if reason == "{}" else shown or what
         return kind(reason.format(both))
-    return passing(shown or (f"no answer in time ({what})" if isinstance(error, TimeoutError) else what), after)
+    return transient_error(shown or (f"no answer in time ({what})" if isinstance(error, TimeoutError) else what), after)
 
 
-def passing(reason: str, after: str = "", kind: type[RemoteError] = RemoteError) -> RemoteError:
+def transient_error(reason: str, after: str = "", kind: type[RemoteError] = RemoteError) -> RemoteError:
     """Returns an error after which a request is sent again; `after` is the server's Retry-After."""
     failure = kind(reason)
     failure.transient = True
@@ -197,10 +197,10 @@ def passing(reason: str, after: str = "", kind: type[RemoteError] = RemoteError)
 def ask(url: str, request: Callable[[Any, str], T]) -> T:
     """Calls `request(file system, path in it)` for a URL, and retries transient errors."""
     fs, inner = store_of(url)
-    return retried(url, lambda: request(fs, inner))
+    return retry(url, lambda: request(fs, inner))
 
 
-def retried(url: str, request: Callable[[], T]) -> T:
+def retry(url: str, request: Callable[[], T]) -> T:
     """Calls `request()`, which sends a request to a URL, and retries transient errors; raises RemoteError."""
     tries, wait = setting("tries"), setting("wait")
     for tried in itertools.count(1):
@@ -209,7 +209,7 @@ def retried(url: str, request: Callable[[], T]) -> T:
         except ImportError:
             raise
         except Exception as error:  # every file system has its own errors
-            failure = _explained(error)
+            failure = _as_remote_error(error)
         # Outside the handler, so that no traceback shows the library's error: its text holds complete URLs.
         if not failure.transient:
             raise failure
@@ -222,7 +222,7 @@ def retried(url: str, request: Callable[[], T]) -> T:
         pause = max(failure.after, pause)
         # Stores often fail one request in a hundred; only repeated failures are worth a warning.
         level = logging.WARNING if tried >= 3 else logging.INFO
-        log.log(level, "%s: %s; try %d in %.1f s", public(url), failure, tried + 1, pause)
+        log.log(level, "%s: %s; try %d in %.1f s", public_url(url), failure, tried + 1, pause)
         time.sleep(pause)
     raise AssertionError
 
@@ -243,7 +243,7 @@ def store_of(url: str) -> tuple[Any, str]:
     try:
         fs, inner = fsspec.core.url_to_fs(full, **options)
     except (ImportError, ValueError) as error:  # a package is missing, or the protocol is unknown
-        raise PoolError(f"cannot open {public(url)!r}: {error}") from error
+        raise PoolError(f"cannot open {public_url(url)!r}: {error}") from error
     if options and hasattr(fs, "retries"):
         fs.retries = 1  # s3fs itself tries five times
     return fs, inner
@@ -458,23 +458,23 @@ _QUERY = re.compile(r"(https?://[^\s?'\"<>]+)\?[^\s'\"<>)]*")
 _USER = re.compile(r"(https?://)[^\s/@'\"]*@|(\w[\w+.-]*://)[^\s/@:'\"]*:[^\s/@'\"]*@")
 
 
-def public(url: str) -> str:
+def public_url(url: str) -> str:
     """Returns a URL without user, password and the part from "?"; a local path unchanged."""
     url = _USER.sub(r"\1\2", url)
     return url.partition("?")[0] if url.startswith(("http://", "https://")) else url
 
 
-def redacted(text: str) -> str:
+def redact(text: str) -> str:
     """Returns a text without the secrets of the URLs in it."""
     return _USER.sub(r"\1\2", _QUERY.sub(r"\1", text))
 
 
 def keep_secrets(url: str, expand: Callable[[str], Sequence[str]]) -> str:
     """Returns a URL without secrets. This process keeps them, for the URL and those that `expand` makes of it."""
-    known = public(url)
+    known = public_url(url)
     if known != url:
         for each in expand(url):
-            _SECRETS[public(each)] = each
+            _SECRETS[public_url(each)] = each
     return known
 
 

@@ -36,7 +36,7 @@ from tamis.core.files.remote import (
     ask,
     fetch,
     keep_secrets,
-    redacted,
+    redact,
     version_of,
 )
 from tamis.core.processes import TEMPORARY, in_work, temporary_name
@@ -238,7 +238,7 @@ def check_path(path: Path) -> None:
     """Rejects `Path("s3://b")`: pathlib drops a slash, and we would create a folder named "s3:"."""
     lost = not isinstance(path, RemotePath) and _LOST_SLASH.match(str(path))
     if lost and not Path(path.parts[0]).exists():
-        shown = redacted(str(path).replace(":/", "://", 1)).replace("://", ":/", 1)
+        shown = redact(str(path).replace(":/", "://", 1)).replace("://", ":/", 1)
         raise RunError(f"{shown}: this needs a local path, not a URL. For a run, pass the URL as text, no Path")
 
 
@@ -364,7 +364,7 @@ def writing(path: Path, *, durable: bool = False) -> Iterator[Path]:
     space is left, RunError if the folder or store is not writable.
     """
     check_path(path)
-    with explained_errors(path), _temporary(path) as temporary:
+    with explain_errors(path), _temporary(path) as temporary:
         yield temporary
         if isinstance(path, RemotePath):
             _upload(path, temporary)
@@ -457,7 +457,7 @@ class Log:
         if self._lines and isinstance(self._path, RemotePath):
             put(self._path, (self._path.read_bytes() if self._path.is_file() else b"") + self._lines)
         elif self._lines:
-            with explained_errors(self._path), open(self._path, "ab") as file:
+            with explain_errors(self._path), open(self._path, "ab") as file:
                 file.write(self._lines)
         self._lines, self._last = b"", time.monotonic()
 
@@ -500,7 +500,7 @@ def to_disk(path: Path) -> None:
 
 
 @contextmanager
-def explained_errors(path: Path) -> Iterator[None]:
+def explain_errors(path: Path) -> Iterator[None]:
     """Turns OS errors while writing, also those wrapped by safetensors, into DiskFullError or RunError."""
     try:
         yield
@@ -520,7 +520,7 @@ def explained_errors(path: Path) -> Iterator[None]:
         raise error from caught
 
 
-def denied(path: Path, error: BaseException) -> RunError | None:
+def access_error(path: Path, error: BaseException) -> RunError | None:
     """Returns a RunError for read failures that do not mean damage, so that the file is not deleted."""
     if isinstance(error, OSError) and error.errno and error.errno not in (errno.ENOENT, errno.EISDIR, errno.EINVAL):
         return RunError(f"{path} cannot be read: {os.strerror(error.errno)}")  # pyarrow's own text is longer

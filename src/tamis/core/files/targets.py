@@ -16,7 +16,7 @@ from pathlib import Path
 from tamis.core.errors import RunError
 from tamis.core.files.checked import read_record, write_record
 from tamis.core.files.find import glob_pattern, is_remote, literal_end, stamp
-from tamis.core.files.storage import check_path, check_writable, explained_errors, sweep, watchers
+from tamis.core.files.storage import check_path, check_writable, explain_errors, sweep, watchers
 from tamis.core.processes import TEMPORARY, in_work, temporary_name
 from tamis.core.types import KEEPS
 
@@ -138,7 +138,7 @@ def new_folder(path: Path) -> Iterator[Path]:
     check_new_folder(path)
     temporary = temporary_name(path)
     try:
-        with explained_errors(path):
+        with explain_errors(path):
             # Delete what killed processes left of the same folder.
             for leftover in path.parent.glob(f".{glob.escape(path.name)}.*-*-*-*{TEMPORARY}"):
                 if leftover.is_dir() and not in_work(leftover):

@@ -250,13 +250,13 @@ class _Table:
                 continue
             wanted = wanted.take(query)
             low = self._starts.take(wanted).astype(np.int64)
-            for place, hit in _expanded(query, low, self._starts.take(wanted + 1) - low):
+            for place, hit in _expand(query, low, self._starts.take(wanted + 1) - low):
                 (close,) = (np.bitwise_count(hashes.take(place) ^ self._hashes.take(hit)) <= radius).nonzero()
                 if close.size:
                     yield place[close], self._rows[hit[close]].astype(np.int64), self._hashes[hit[close]]
 
 
-def _expanded(query: Rows, low: Rows, counts: Rows) -> Iterator[tuple[Rows, Rows]]:
+def _expand(query: Rows, low: Rows, counts: Rows) -> Iterator[tuple[Rows, Rows]]:
     """Yields (query, low + 0), (query, low + 1), ... for every query, about `_HASHES` at a time."""
     edges = np.concatenate([[0], np.cumsum(counts)])
     start = 0
@@ -343,7 +343,7 @@ class Thumbnails:
         return Thumbnails(self.light[rows], self.colours[rows], self.side[rows])
 
 
-def alike(left: Thumbnails, right: Thumbnails, *, levels: int, tolerance: int) -> Mask:
+def are_copies(left: Thumbnails, right: Thumbnails, *, levels: int, tolerance: int) -> Mask:
     """Returns which pairs of images are copies. `levels` and `tolerance`: allowed differences of lightness and colour,
     of 256.
 
@@ -358,7 +358,7 @@ def alike(left: Thumbnails, right: Thumbnails, *, levels: int, tolerance: int) -
         coarse = np.maximum(_LARGE / np.maximum(np.minimum(left.side[rows], right.side[rows]), 1), 1)
         limits = coarse[:, None] * np.array([levels, tolerance, tolerance][: len(one)])
         share, drawn = np.zeros(rows.size), np.zeros(rows.size, bool)
-        for agree in (_equal, _agree, _moved):
+        for agree in (_equal, _agree, _agree_aligned):
             same = agree(one, two, share, limits, drawn)
             copies[rows[same]] = True
             rows, share, coarse, limits = rows[~same], share[~same], coarse[~same], limits[~same]
@@ -427,14 +427,14 @@ def _agree(
     return agree
 
 
-def _moved(one: list[Float32s], two: list[Float32s], share: Floats, limits: Floats, drawn: Mask) -> Mask:
+def _agree_aligned(one: list[Float32s], two: list[Float32s], share: Floats, limits: Floats, drawn: Mask) -> Mask:
     """Returns which pairs agree after one image is aligned with the other."""
     place = _place(one[0], two[0])
     shift, scale, gain = place[:, (0, 2)], place[:, (1, 3)], place[:, 4, None, None]
     far = np.abs(place[:, :4]).max(axis=1)
     most = np.where(share > _PLAIN, _MOST, _MOST_PLAIN)
     inside = (np.abs(shift) <= -scale + _LEAST).all(axis=1) | (np.abs(shift) <= scale + _LEAST).all(axis=1)
-    warped, visible = zip(*(_warped(plane, place, smooth=True) for plane in two), strict=True)
+    warped, visible = zip(*(_warp(plane, place, smooth=True) for plane in two), strict=True)
     still = drawn & (far < _STILL)
     seen = [each | still[:, None, None] for each in visible]
     share = np.maximum(share, np.clip(far / _LEAST * _SHARE_MOVED, 0, _SHARE_MOVED))
@@ -462,10 +462,10 @@ def _place(one: Float32s, two: Float32s) -> Float32s:
     place = np.zeros((len(one), 5), np.float32)
     place[:, 4] = 1
     for side, smooth, steps in _PASSES:
-        first, second = (_smoothed(_shrunk(plane, side), smooth) for plane in (one, two))
+        first, second = (_smooth(_shrink(plane, side), smooth) for plane in (one, two))
         x = _centres(side)
         for _ in range(steps):
-            warped, visible = _warped(second, place)
+            warped, visible = _warp(second, place)
             scale = side / 2 * place[:, 4, None, None]
             slope_y, slope_x = (np.gradient(warped, axis=axis) * scale for axis in (1, 2))
             slopes = [slope_x, slope_x * x, slope_y, slope_y * x[:, None], warped]
@@ -485,7 +485,7 @@ def _centres(side: int) -> Float32s:
     return np.asarray((np.arange(side) + 0.5) / side * 2 - 1, np.float32)
 
 
-def _warped(plane: Float32s, place: Float32s, *, smooth: bool = False) -> tuple[Float32s, Mask]:
+def _warp(plane: Float32s, place: Float32s, *, smooth: bool = False) -> tuple[Float32s, Mask]:
     """Returns the second image as aligned with the first, and the fields where it is visible: none at its edge, where
     their neighbours are unknown.
     """
@@ -516,12 +516,12 @@ def _weights(part: Float32s, smooth: bool) -> tuple[tuple[int, ...], tuple[Float
     return (-1, 0, 1, 2), tuple(np.asarray(weight / 2, np.float32) for weight in weights)
 
 
-def _shrunk(plane: Float32s, side: int) -> Float32s:
+def _shrink(plane: Float32s, side: int) -> Float32s:
     parts = plane.shape[1] // side
     return np.asarray(plane.reshape(len(plane), side, parts, side, parts).mean(axis=(2, 4))) if parts > 1 else plane
 
 
-def _smoothed(plane: Float32s, times: int) -> Float32s:
+def _smooth(plane: Float32s, times: int) -> Float32s:
     for _ in range(times):
         for axis in (1, 2):
             each = plane.swapaxes(1, axis)

@@ -53,7 +53,7 @@ class Moments:
         squares = float(np.square(finite - mean).sum())
         return cls(finite.size, float(finite.min()), float(finite.max()), mean, squares)
 
-    def merged(self, other: Moments) -> Moments:
+    def merge(self, other: Moments) -> Moments:
         """Returns the moments of both sets together."""
         count = self.count + other.count
         if count == 0:

@@ -35,7 +35,7 @@ def average_copies(scores: Float64s, copies: int, *, cap: Cap, alpha: float = 0.
     from scipy.optimize import brentq
 
     if cap == "hard":
-        return _limited(scores, copies, limit)
+        return _limit_copies(scores, copies, limit)
     scores = scores - scores.max()  # exact where large scores are equal
     rules: dict[Cap, Callable[[float], Float64s]] = {
         "soft": lambda level: np.logaddexp(0.0, scores - level) / alpha,
@@ -46,7 +46,7 @@ def average_copies(scores: Float64s, copies: int, *, cap: Cap, alpha: float = 0.
     return rules[cap](brentq(lambda level: rules[cap](level).sum() - copies, low, high))
 
 
-def _limited(scores: Float64s, copies: int, limit: int) -> Float64s:
+def _limit_copies(scores: Float64s, copies: int, limit: int) -> Float64s:
     """Returns `average_copies` of "hard": finds how many of the best rows are at the limit; the others share the rest.
     Only differences of scores are used, because exp(score - level) is wrong where scores are large.
     """

@@ -118,7 +118,7 @@ def rank_correlations(columns: NDArray[np.floating[Any]]) -> Float64s:
             sides = []
             for column in (one, two):
                 if (column, which) not in ranks:
-                    ranks[column, which] = _centred(columns[both, column])
+                    ranks[column, which] = _centre_ranks(columns[both, column])
                 sides.append(ranks[column, which])
             left, right = sides
             if left.size and right.size:
@@ -141,13 +141,13 @@ def auc(positive: NDArray[Any], negative: NDArray[Any]) -> float:
     return float((below + not_above).mean() / 2 / len(negative))
 
 
-#: Fewest positives and fewest negatives for `labelled_cut`. Of 10 kept of 10, the recall's interval begins at 72 %.
+#: Fewest positives and fewest negatives for `find_cut`. Of 10 kept of 10, the recall's interval begins at 72 %.
 LEAST_LABELLED = 10
 
 _FOLDS = 10
 
 
-def labelled_cut(positive: Float64s, negative: Float64s, *, draws: int = 200) -> dict[str, Any] | None:
+def find_cut(positive: Float64s, negative: Float64s, *, draws: int = 200) -> dict[str, Any] | None:
     """Returns the cut that maximises Youden's J, with what it does to scores that it was not chosen from.
 
     A cut fits the scores it was chosen from too well, so the shares are cross-validated: each score is judged by a cut
@@ -204,7 +204,7 @@ def youden(positive: Float64s, negative: Float64s) -> tuple[float, float]:
     return float(value), float((recall - fallout)[best])
 
 
-def _centred(values: NDArray[np.floating[Any]]) -> Float64s:
+def _centre_ranks(values: NDArray[np.floating[Any]]) -> Float64s:
     """Returns ranks shifted to mean 0 and scaled to length 1; empty where all values are equal."""
     ranks = average_ranks(values)
     if ranks.size < 2:
@@ -214,7 +214,7 @@ def _centred(values: NDArray[np.floating[Any]]) -> Float64s:
     return ranks / length if length > 0 else np.empty(0)
 
 
-def spread_over(scores: Float64s, count: int, *, seed: int = 0) -> NDArray[np.intp]:
+def sample_evenly(scores: Float64s, count: int, *, seed: int = 0) -> NDArray[np.intp]:
     """Samples rows whose (n, 2) scores are about uniformly distributed over [0, 1] x [0, 1], in random order.
 
     The square is cut into about `count` cells. Every cell gives one row per round, while it has any, until there are

@@ -11,7 +11,7 @@ from typing import Any
 
 from tamis.core.errors import DependencyError, ModelError, brief, install, require
 from tamis.core.ids import tree_digest
-from tamis.models.loading import loaded_once, one_sentence, settings_in
+from tamis.models.loading import load_once, one_sentence, settings_in
 from tamis.models.reference import resolve
 
 _LANGUAGES = 176  # that the model knows
@@ -88,7 +88,7 @@ _FOREIGN_LAYERS = re.compile(r"torch|mxnet|tensorflow|transformer", re.IGNORECAS
 Parser = Callable[[Sequence[str], Callable[[list[Any]], Any]], list[Any]]
 
 
-@loaded_once(keep=1)
+@load_once(keep=1)
 def load_parser(model: str) -> Parser:
     """Loads an installed spaCy package ("en_core_web_sm") or a folder that spaCy saved; ModelError without a parser.
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from tamis.core.errors import ModelError
 from tamis.core.math.normalise import inverse_logit
 from tamis.core.types import Device, ModelRef
-from tamis.models.loading import each_text, load_tokenizer_in, loaded_once, longest_text, model_type, transformer_folder
+from tamis.models.loading import each_text, load_once, load_tokenizer_in, longest_text, model_type, transformer_folder
 from tamis.models.packed import load_for_inference
 from tamis.models.reference import arrays_in, object_in, resolve
 from tamis.models.texts.sentence import load_sentence_encoder
@@ -36,7 +36,7 @@ _TEXTS_PER_SAMPLE = 4
 TextRegression = Callable[[Sequence[str]], Floats]
 
 
-@loaded_once(keep=4)
+@load_once(keep=4)
 def load_text_regression(model: ModelRef, device: Device) -> TextRegression:
     """Loads `norms`, or a checkpoint with one logit; ModelError if it is missing or has another output."""
     return _norms(model, device) if model_type(model) == KIND else _one_logit(model, device)
@@ -137,7 +137,7 @@ class NormsHead(WordsHead):
         """Returns the concreteness (n,) in (0, 1) of n texts from embeddings (n, d) and `word_facts` (n, 16)."""
         columns = columns_of(embeddings, facts, self.words(embeddings), self.centres)
         # Not a matrix product: its rounding depends on a row's position in the batch.
-        return bounded((columns * self.weight).sum(axis=1) + self.bias).astype(np.float32)
+        return bound((columns * self.weight).sum(axis=1) + self.bias).astype(np.float32)
 
 
 def columns_of(embeddings: Floats, facts: Floats, whole: Floats, centres: Floats) -> Floats:
@@ -155,12 +155,12 @@ def columns_of(embeddings: Floats, facts: Floats, whole: Floats, centres: Floats
     return np.column_stack([of_captions * (1 - one_over)[:, None], inside, inside * one_over])
 
 
-def bounded(values: NDArray[Any]) -> NDArray[np.float64]:
+def bound(values: NDArray[Any]) -> NDArray[np.float64]:
     """Maps values of about 0 to 1 into the open interval (0, 1), in the same order."""
     return np.asarray(inverse_logit(_STEEPNESS * (np.asarray(values, np.float64) - _MIDDLE)))
 
 
-def held_out(word: str) -> bool:
+def is_held_out(word: str) -> bool:
     """Whether a word or an expression is in the tenth that we never fit on, but measure with."""
     return xxhash.xxh3_64_intdigest(word.strip().casefold().encode()) % 10 == 0
 

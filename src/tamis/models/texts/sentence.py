@@ -25,9 +25,9 @@ from tamis.models.loading import (
     check_tokens,
     each_text,
     is_pooler,
+    load_once,
     load_tokenizer_in,
     load_whole,
-    loaded_once,
     longest_text,
     model_type,
     one_sentence,
@@ -91,13 +91,13 @@ class SentenceTransformer:
 
     def _encode(self, ids: Any, mask: Any) -> Any:
         states = self._model(input_ids=ids, attention_mask=mask).last_hidden_state.float()  # (b, length, d)
-        pooled = _pooled(states, mask, self._pooling)
+        pooled = _pool(states, mask, self._pooling)
         for dense in self._dense:
             pooled = dense(pooled)
         return pooled.cpu().numpy()
 
 
-def _pooled(states: Any, mask: Any, mode: str) -> Any:
+def _pool(states: Any, mask: Any, mode: str) -> Any:
     """Returns one of n texts' (n, length, d) states each, or their mean: (n, d)."""
     if mode == "mean":
         weights = mask[:, :, None].float()
@@ -193,7 +193,7 @@ def _blip_encoder(model: str, device: Device) -> SentenceEncoder:
     return encode
 
 
-@loaded_once(keep=4)
+@load_once(keep=4)
 def load_sentence_encoder(model: ModelRef, device: Device, prompt: str | None = None) -> SentenceEncoder:
     """Loads a sentence encoder; ModelError if it is missing, damaged, or not a sentence encoder.
 
@@ -207,17 +207,17 @@ def load_sentence_encoder(model: ModelRef, device: Device, prompt: str | None = 
             raise ModelError(f"{model}: its module {foreign[0]} is code of its own, which is never run")
         if not _is_ours(steps, start):
             return _library_encoder(model, path, device, start)
-        return _prompted(SentenceTransformer(model, device), start)
+        return _with_prompt(SentenceTransformer(model, device), start)
     kind = model_type(model)
     if kind in KINDS:  # the text tower (SIEVE's Table 4)
         clip, tokenize = load_clip(model, device), load_tokenizer(model)
-        return _prompted(lambda texts: unit_rows(clip.texts(tokenize(texts))), prompt or "")
+        return _with_prompt(lambda texts: unit_rows(clip.texts(tokenize(texts))), prompt or "")
     if kind == "blip":
-        return _prompted(_blip_encoder(model, device), prompt or "")
+        return _with_prompt(_blip_encoder(model, device), prompt or "")
     raise ModelError(f"{model} is no sentence encoder: a sentence-transformers folder, CLIP, SigLIP or BLIP retrieval")
 
 
-def _prompted(encode: SentenceEncoder, prompt: str) -> SentenceEncoder:
+def _with_prompt(encode: SentenceEncoder, prompt: str) -> SentenceEncoder:
     return (lambda texts: encode([prompt + text for text in texts])) if prompt else encode
 
 
@@ -353,4 +353,4 @@ class TokenEncoder:
         return states[self.layer].float().cpu().numpy()
 
 
-load_token_encoder = loaded_once(keep=2)(TokenEncoder)
+load_token_encoder = load_once(keep=2)(TokenEncoder)

@@ -19,7 +19,7 @@ from tamis.core.errors import ModelError, require
 from tamis.core.types import Device, ModelRef, OptionalModelRef
 from tamis.models.clip import load_clip, load_tokenizer
 from tamis.models.device import dtype_of, use_threads
-from tamis.models.loading import load_tokenizer_in, load_whole, loaded_once, padded
+from tamis.models.loading import load_once, load_tokenizer_in, load_whole, pad_tokens
 from tamis.models.reference import arrays_in, object_in, resolve
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class Reader:
         import torch
         from torch.nn import functional as F
 
-        ids, mask = padded(tokens, self.end, self.device)
+        ids, mask = pad_tokens(tokens, self.end, self.device)
         targets = ids.masked_fill(mask == 0, -100)  # cross_entropy ignores these
         words = self.model.get_input_embeddings()(ids[:, :-1])  # the last token predicts nothing
         inputs = torch.cat([self._beginning(soft), words], dim=1)  # (n, 2 + longest - 1, width)
@@ -215,4 +215,4 @@ class SemanticAutoencoder:
         return [reconstructions[caption] for caption in captions]
 
 
-load_semantic_autoencoder = loaded_once(keep=1)(SemanticAutoencoder)
+load_semantic_autoencoder = load_once(keep=1)(SemanticAutoencoder)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from numpy.typing import NDArray
 
 from tamis.core.ids import setting_digest
-from tamis.core.registry import Register, undefined
+from tamis.core.registry import Register, missing_methods
 from tamis.core.types import Column, references
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Derived(ABC):
 
 
 def _wrong(cls: type[Any]) -> str:
-    return undefined(cls) if issubclass(cls, Derived) else "does not derive from tamis.recipes.derived.Derived"
+    return missing_methods(cls) if issubclass(cls, Derived) else "does not derive from tamis.recipes.derived.Derived"
 
 
 #: The derived signals by their names in recipes; each is imported when it is first used.

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tamis.core.errors import DamageError, RunError
 from tamis.core.files.checked import read_array, write_array
 from tamis.core.files.storage import files, remove
-from tamis.core.ids import fingerprint, json_ready
+from tamis.core.ids import as_json_value, fingerprint
 from tamis.core.types import Column, settings
 from tamis.core.version import __version__
 from tamis.recipes.derived import Derived, Saved
@@ -104,7 +104,7 @@ def add_columns(
     """
     stem = _stem(run, name, version, settings, more or {})
     target, scratch = run.path / "scores" / f"{name}-{stem}", run.path / UNFINISHED / f"{name}-{stem}"
-    made, plain = None, json_ready(settings)
+    made, plain = None, as_json_value(settings)
 
     def saved(part: str, make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
         path = scratch / f"{part}.npy"

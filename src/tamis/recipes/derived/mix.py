@@ -141,4 +141,4 @@ class Mix(Derived):
 def _moments(table: Table, name: str) -> Moments:
     check_kind("mix", table, name, "number")
     blocks = table.map([name], lambda _, columns: Moments.of(as_numbers(columns[name]).astype(np.float64)))
-    return reduce(Moments.merged, blocks, Moments())
+    return reduce(Moments.merge, blocks, Moments())

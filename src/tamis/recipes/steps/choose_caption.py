@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tamis.core.arrays import Float64s
-from tamis.core.errors import without_effect
+from tamis.core.errors import check_effect
 from tamis.core.ids import uniforms
 from tamis.core.math.order import round_half_up
 from tamis.recipes.steps.outcome import Drops, ReadsColumns, Selection
@@ -64,9 +64,9 @@ class ChooseCaption(ReadsColumns):
         if self.threshold is not None:
             if np.isnan(self.threshold):
                 raise ValueError("threshold needs a number, got nan")
-            without_effect(self, "quantile", "of", because="threshold is set")
+            check_effect(self, "quantile", "of", because="threshold is set")
         if not self.mix:
-            without_effect(self, "seed", because="with mix: 0 nothing is drawn")
+            check_effect(self, "seed", because="with mix: 0 nothing is drawn")
 
     @property
     def described(self) -> str:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from tamis.core.arrays import Float32s, Float64s, Floats, Mask, Rows
-from tamis.core.errors import RecipeError, RunError, without_effect
+from tamis.core.errors import RecipeError, RunError, check_effect
 from tamis.core.ids import scramble
 from tamis.core.math import clipcov
 from tamis.core.math.clipcov import PARTS, TERMS, Picks
@@ -112,9 +112,9 @@ class ClipCov(ReadsPool):
             )
         for term, setting in (("label", "alpha"), ("inter", "inter")):
             if term not in self.terms:
-                without_effect(self, setting, because=f"the terms are {', '.join(self.terms)}, without {term!r}")
+                check_effect(self, setting, because=f"the terms are {', '.join(self.terms)}, without {term!r}")
         if not {"cov", "class"} & set(self.terms):
-            without_effect(self, "diversity", because=f"no term of {', '.join(self.terms)} compares chosen pairs")
+            check_effect(self, "diversity", because=f"no term of {', '.join(self.terms)} compares chosen pairs")
 
     @property
     def described(self) -> str:

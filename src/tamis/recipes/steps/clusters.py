@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.core.arrays import Float32s, Float64s, Floats, Mask, Rows, load_array
-from tamis.core.errors import RecipeError, RunError, at_least_one, first_line, needs_extra, without_effect
+from tamis.core.errors import RecipeError, RunError, at_least_one, check_effect, first_line, needs_extra
 from tamis.core.ids import scramble
 from tamis.core.math.similarity import unit_rows
 from tamis.recipes.steps.outcome import IfMissing, ReadsPool, Selection, check_missing, verdict
@@ -255,7 +255,7 @@ class ImageBased(ClusterStep):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.centroids is not None:
-            without_effect(self, "clusters", "seed", because="centroids are given")
+            check_effect(self, "clusters", "seed", because="centroids are given")
 
     def fit_centroids(self, table: Table, there: Mask, count: int) -> Float32s:
         if self.centroids is not None:

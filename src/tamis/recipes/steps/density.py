@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from tamis.core.arrays import Float64s, Mask
-from tamis.core.errors import at_least_one, check_fraction, without_effect
+from tamis.core.errors import at_least_one, check_effect, check_fraction
 from tamis.core.ids import scramble
 from tamis.core.math.pruning import nearest_others, pick_apart, quotas
 from tamis.core.math.similarity import unit_rows
@@ -148,7 +148,7 @@ class D2(_Thinned):
             raise ValueError(f"gamma must be 0 or more, at most 1e9, got {self.gamma}")
         super().__post_init__()
         if self.mode == "absolute":
-            without_effect(self, "gamma", because="mode: absolute does not read it")
+            check_effect(self, "gamma", because="mode: absolute does not read it")
 
     @property
     def poolwide(self) -> frozenset[str]:

@@ -13,9 +13,9 @@ import xxhash
 from numpy.typing import NDArray
 
 from tamis.core.arrays import U64, Float32s, Mask, Rows
-from tamis.core.errors import RecipeError, without_effect
+from tamis.core.errors import RecipeError, check_effect
 from tamis.core.ids import scramble
-from tamis.core.math.copies import COLOUR, LIGHT, Thumbnails, alike, leaders
+from tamis.core.math.copies import COLOUR, LIGHT, Thumbnails, are_copies, leaders
 from tamis.core.math.similarity import equal_before
 from tamis.recipes.steps.outcome import IfMissing, ReadsColumns, Selection, check_missing, verdict
 from tamis.recipes.steps.semdedup import groups
@@ -75,9 +75,9 @@ class Distinct(ReadsColumns):
             if not 0 <= getattr(self, name) <= most:
                 raise ValueError(f"{name} must be between 0 and {most}, got {getattr(self, name)}")
         if self.colours is None:
-            without_effect(self, "tolerance", because="colours: null compares no colours")
+            check_effect(self, "tolerance", because="colours: null compares no colours")
         if self.lightness is None:
-            without_effect(self, "levels", because="lightness: null compares no lightness")
+            check_effect(self, "levels", because="lightness: null compares no lightness")
         if self.best is not None:
             parse(self.best)
         super().__post_init__()
@@ -148,7 +148,7 @@ class Distinct(ReadsColumns):
     def _same(self, left: Thumbnails, right: Thumbnails) -> Mask:
         """Returns which pairs of images agree as thumbnails."""
         if self.lightness is not None:
-            return alike(left, right, levels=self.levels, tolerance=self.tolerance)
+            return are_copies(left, right, levels=self.levels, tolerance=self.tolerance)
         near = np.abs(left.colours.astype(np.int16) - right.colours) <= self.tolerance
         return np.asarray(near.all(axis=1))
 

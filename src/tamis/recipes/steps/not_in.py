@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tamis.core.arrays import U64, Float32s, Mask, Rows, load_array
 from tamis.core.errors import RecipeError, check_words, first_line, read_text
 from tamis.core.ids import format_uids
-from tamis.core.math.copies import COLOUR, LIGHT, NearTo, Thumbnails, alike
+from tamis.core.math.copies import COLOUR, LIGHT, NearTo, Thumbnails, are_copies
 from tamis.core.math.similarity import unit_rows
 from tamis.recipes.steps.clusters import BLOCK, check_widths, has_embedding, present, reference_vectors
 from tamis.recipes.steps.distinct import decode, decode_column
@@ -176,8 +176,8 @@ class NotIn:
                 near = copy.copy()
                 shaped = np.flatnonzero(~apart)
                 one, two = one.of(shaped), two.of(shaped)
-                copy[shaped] = alike(one, two, levels=self.levels, tolerance=self.tolerance)
-                looser = alike(one, two, levels=_LOOSER * self.levels, tolerance=_LOOSER * self.tolerance)
+                copy[shaped] = are_copies(one, two, levels=self.levels, tolerance=self.tolerance)
+                looser = are_copies(one, two, levels=_LOOSER * self.levels, tolerance=_LOOSER * self.tolerance)
                 near[shaped] = copy[shaped] | looser
             yield _pairs(rows[mine[near]], theirs[near], copy[near], bits[near], by_cosine=False)
 

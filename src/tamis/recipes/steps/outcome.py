@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tamis.core.arrays import Captions, Mask, Times
 from tamis.core.errors import RecipeError, check_words, naming_faults
 from tamis.runs.expression import parse
-from tamis.runs.reasons import Codes, Cut, Reason, StoredCodes, blocks, widen
+from tamis.runs.reasons import Codes, Cut, DropReason, StoredCodes, blocks, widen
 from tamis.runs.table import Table
 
 #: Rows whose codes are kept in memory; those of more are in a file.
@@ -51,7 +51,7 @@ class Selection:
     keep: Mask
     counts: Mapping[str, int]
     dropped_by: Codes
-    reasons: tuple[Reason, ...]
+    reasons: tuple[DropReason, ...]
     cut: float | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     cuts: tuple[Cut, ...] = ()
@@ -205,7 +205,7 @@ class Outcome:
     keep: Mask
     dropped_by: Codes
     funnel: tuple[Mapping[str, Any], ...] = ()
-    reasons: tuple[Reason, ...] = ()
+    reasons: tuple[DropReason, ...] = ()
     cuts: tuple[Cut, ...] = ()
     times: Times | None = None
     caption: Captions | None = None
@@ -227,7 +227,7 @@ class Drops:
     def __init__(self, candidates: Mask) -> None:
         self.keep = candidates.copy()
         self.codes: Codes = np.zeros(candidates.size, np.uint8)
-        self.reasons: list[Reason] = []
+        self.reasons: list[DropReason] = []
         self.counts: dict[str, int] = {}
         self.cuts: list[Cut] = []
 
@@ -243,7 +243,7 @@ class Drops:
             score: the expression it depends on.
             counted: the name in `Selection.counts`; by default the text.
         """
-        self.reasons.append(Reason(text=text, score=score))
+        self.reasons.append(DropReason(text=text, score=score))
         code = len(self.reasons)
         self.codes = widen(self.codes, code)
         fell = (~rows if others else rows) & self.keep
@@ -271,7 +271,7 @@ def _find_unscored(step: Step, table: Table) -> Unscored | None:
     return None
 
 
-def only_score(reasons: Iterable[Reason]) -> str | None:
+def only_score(reasons: Iterable[DropReason]) -> str | None:
     """Returns the one expression that some reasons depend on; None if there is none, or several."""
     scores = {reason.score for reason in reasons if reason.score is not None}
     return scores.pop() if len(scores) == 1 else None
@@ -345,7 +345,7 @@ class Rule:
 
     columns: Sequence[str] = ()
     decide: Callable[[slice, dict[str, Any], Mask], Codes]
-    reasons: Sequence[Reason]
+    reasons: Sequence[DropReason]
     lacking: str | None = None
     cuts: Sequence[Cut] = ()
     cut: float | None = None
@@ -374,7 +374,7 @@ class _Dropped:
     def __init__(self, table: Table) -> None:
         self.table = table
         self.codes: Any = np.zeros(len(table), np.uint8) if len(table) <= _IN_MEMORY else StoredCodes(len(table))
-        self.reasons: list[Reason] = []
+        self.reasons: list[DropReason] = []
         self.cuts: list[Cut] = []
 
     def __getitem__(self, rows: slice) -> Mask:
@@ -425,7 +425,7 @@ class _Dropped:
         self._add(found.reasons, found.cuts)
         return found
 
-    def _add(self, reasons: Sequence[Reason], cuts: Sequence[Cut]) -> None:
+    def _add(self, reasons: Sequence[DropReason], cuts: Sequence[Cut]) -> None:
         self.cuts += [replace(cut, code=len(self.reasons) + cut.code) for cut in cuts]
         self.reasons += reasons
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from tamis.core.arrays import Float64s
-from tamis.core.errors import RecipeError, without_effect
+from tamis.core.errors import RecipeError, check_effect
 from tamis.core.ids import scramble
 from tamis.core.math.sampling import Cap, average_copies, whole_copies
 from tamis.recipes.steps.outcome import IfMissing, ReadsColumns, Selection, verdict
@@ -61,8 +61,8 @@ class Sample(ReadsColumns):
         for name in ("n", "fraction", "alpha", "limit", "std"):
             if (value := getattr(self, name)) is not None and not 0 < value < np.inf:
                 raise ValueError(f"{name} must be above 0, got {value}")
-        without_effect(self, "alpha" if self.cap == "hard" else "limit", because=f"cap: {self.cap} does not read it")
-        without_effect(self, *(["of"] if self.n else []), because="n does not depend on the number of rows")
+        check_effect(self, "alpha" if self.cap == "hard" else "limit", because=f"cap: {self.cap} does not read it")
+        check_effect(self, *(["of"] if self.n else []), because="n does not depend on the number of rows")
 
     @property
     def described(self) -> str:

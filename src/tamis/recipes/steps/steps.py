@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tamis.core.arrays import Float64s, Mask, Rows
-from tamis.core.errors import RecipeError, check_fraction, check_words, unknown_message, without_effect
+from tamis.core.errors import RecipeError, check_effect, check_fraction, check_words, unknown_message
 from tamis.core.math.order import number_of, ordered_bits, round_half_up
 from tamis.recipes.steps.best import Best, Ranked, by_row, by_uid
 from tamis.recipes.steps.outcome import (
@@ -36,7 +36,7 @@ from tamis.recipes.steps.outcome import (
     run_steps,
 )
 from tamis.runs.expression import parse
-from tamis.runs.reasons import Codes, Cut, Reason
+from tamis.runs.reasons import Codes, Cut, DropReason
 from tamis.runs.subset import join_rows
 from tamis.runs.table import Table, as_numbers
 from tamis.runs.tags import BAD, GOOD, SEPARATOR, TAGS, tags_in
@@ -64,7 +64,7 @@ def check_budget(step: Any) -> None:
     if step.n is not None:
         if step.n < 0:
             raise ValueError(f"{step.name} needs n >= 0, got {step.n}")
-        without_effect(step, "of", because="n does not depend on the number of rows")
+        check_effect(step, "of", because="n does not depend on the number of rows")
 
 
 def budget_of(step: Any, table: Table) -> int:
@@ -94,9 +94,9 @@ def _rule(
     can_lack: bool = True,
 ) -> Rule:
     """Returns the rule of a step whose codes are `_coded`. Arguments as in `outcome.verdict`."""
-    reasons, what = [Reason(text=reason, score=score)], what or getattr(step, "score", "")
+    reasons, what = [DropReason(text=reason, score=score)], what or getattr(step, "score", "")
     if can_lack:
-        reasons.append(Reason(text=f"no value for {what}", score=score))
+        reasons.append(DropReason(text=f"no value for {what}", score=score))
     cuts = [Cut(step=describe(step), score=score, low=ends[0], high=ends[1], code=1, dropped=-1)] if score else []
     return Rule(
         columns=columns, decide=decide, reasons=reasons, lacking=what if can_lack else None,
@@ -610,9 +610,9 @@ class _Combined(Blockwise):
 
         return decide
 
-    def _reasons(self, parts: Sequence[Outcome], where: str) -> list[Reason]:
+    def _reasons(self, parts: Sequence[Outcome], where: str) -> list[DropReason]:
         named = zip(self._names, parts, strict=True)
-        return [Reason(text=f"{where} {name}", score=only_score(part.reasons)) for name, part in named]
+        return [DropReason(text=f"{where} {name}", score=only_score(part.reasons)) for name, part in named]
 
     def _join(self, parts: Sequence[Outcome], *, every: bool) -> Callable[[Mask], Mapping[str, Any]] | None:
         if all(part.times is None and part.caption is None for part in parts):
@@ -656,7 +656,7 @@ class AnyOf(_Combined):
             return _codes(np.logical_or.reduce([part.keep[span] for part in parts]))
 
         score = only_score(reason for part in parts for reason in part.reasons)
-        reason = Reason(text=f"in none of {', '.join(self._names)}", score=score)
+        reason = DropReason(text=f"in none of {', '.join(self._names)}", score=score)
         cuts = [replace(cut, code=1) for part in parts for cut in part.cuts]
         return Rule(decide=decide, reasons=[reason], cuts=cuts, joined=self._join(parts, every=False))
 

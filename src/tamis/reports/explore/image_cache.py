@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from tamis.core.arrays import Pixels
 from tamis.core.errors import ModelError, TamisError
-from tamis.pools.source import Problem
+from tamis.pools.source import SampleFault
 from tamis.reports.page_pairs import NO_IMAGE, Painter, encode, no_images
 from tamis.reports.sections.text import painter
 from tamis.runs.run import Run
@@ -119,7 +119,7 @@ class Images:
         return sample.pixels
 
 
-def _no_image(problem: Problem | None) -> NoImage:
+def _no_image(problem: SampleFault | None) -> NoImage:
     kind = problem.kind if problem is not None else "cut"
     return NoImage(NO_IMAGE.get(kind, "no image"), passing=kind in _PASSING)
 

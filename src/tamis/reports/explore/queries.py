@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from tamis.core.arrays import Mask, Rows
 from tamis.core.errors import RecipeError, needs_extra
 from tamis.core.files.checked import LABEL
-from tamis.core.files.storage import explained_errors
+from tamis.core.files.storage import explain_errors
 from tamis.core.ids import format_uid
-from tamis.core.math.statistics import LEAST_LABELLED, labelled_cut
+from tamis.core.math.statistics import LEAST_LABELLED, find_cut
 from tamis.core.types import INDEX_NUMBERS
 from tamis.recipes.names import shipped
 from tamis.recipes.recipe import load
@@ -321,7 +321,7 @@ class Explorer:
         for name in self.numbers:
             values = whole_column(self.run.table(), name)[rows].astype(np.float64)
             values[~np.isfinite(values)] = np.nan
-            if (cut := labelled_cut(values[good[rows]], values[~good[rows]])) is not None and cut["gain"] > 0:
+            if (cut := find_cut(values[good[rows]], values[~good[rows]])) is not None and cut["gain"] > 0:
                 shares = {key: cut[key] and asdict(cut[key]) for key in ("precision", "recall", "fallout")}
                 cuts.append({**cut, **shares, "column": name})
         return {"needed": LEAST_LABELLED, "cuts": sorted(cuts, key=lambda cut: -cut["gain"])}
@@ -442,7 +442,7 @@ class Explorer:
         path = self.run.path / "subsets" / f"{checked.name}.parquet"
         if len(path.name.encode()) > _LONGEST_NAME:
             raise RecipeError(f"the name has {len(checked.name):,} characters, too many for a file")
-        with explained_errors(path):
+        with explain_errors(path):
             path.parent.mkdir(exist_ok=True)
             if not replace and path.exists():
                 raise RecipeError(f"{path} exists already: choose another name, or replace it")

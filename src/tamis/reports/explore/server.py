@@ -25,7 +25,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from tamis.core.errors import DiskFullError, RunError, TamisError, needs_extra
-from tamis.core.ids import json_ready
+from tamis.core.ids import as_json_value
 from tamis.reports.explore.image_cache import NoImage
 from tamis.reports.explore.near import LARGEST
 from tamis.reports.explore.pages import Pages
@@ -195,7 +195,7 @@ def _json(found: Any) -> str:
     try:
         return json.dumps(found, ensure_ascii=True, allow_nan=False)
     except ValueError:  # a recipe may contain infinite numbers
-        return json.dumps(json_ready(found, ".inf"), ensure_ascii=True, allow_nan=False)
+        return json.dumps(as_json_value(found, ".inf"), ensure_ascii=True, allow_nan=False)
 
 
 class Server:

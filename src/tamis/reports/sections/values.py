@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from tamis.reports.context import Context, Facts
 from tamis.reports.distributions import FEW, Tally, frequencies
-from tamis.signals.sieve import MEDIUM_PHRASES, removed_by
+from tamis.signals.sieve import MEDIUM_PHRASES, count_removed
 
 #: Number of values of a column shown without a click, and in all.
 FIRST, _LISTED = FEW, 200
@@ -92,8 +92,8 @@ def _medium(context: Context) -> list[Facts] | None:
             {
                 "label": label,
                 "phrases": medium if isinstance(medium, str) else ", ".join(medium),
-                "captions": removed_by(phrases, _texts_of(context, "caption")),
-                "generated": removed_by(phrases, _texts_of(context, f"{label}.sieve_caption")),
+                "captions": count_removed(phrases, _texts_of(context, "caption")),
+                "generated": count_removed(phrases, _texts_of(context, f"{label}.sieve_caption")),
             }
         )
     return found or None

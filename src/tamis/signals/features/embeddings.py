@@ -62,7 +62,7 @@ class ModelPixels(Node):
             return lambda *, images: images
         preprocess = load_preprocess(self.model)
         if self.fit == "crop":
-            preprocess = preprocess.cropping()
+            preprocess = preprocess.with_crop()
 
         return lambda *, images: each_present(images, lambda present: map(preprocess.resize, present))
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tamis.core.arrays import Pixels
-from tamis.core.errors import at_least_one, check_words, without_effect
+from tamis.core.errors import at_least_one, check_effect, check_words
 from tamis.core.ids import format_uid, uniforms
 from tamis.core.types import Device, FileRef, ModelRef, Node, Sample, Samples
 from tamis.models.nucleus import Sampling
@@ -94,7 +94,7 @@ class ServedCaptions(Node):
 
     def __post_init__(self) -> None:
         outside = "the chat protocol of a server has no such setting (the prompt belongs in captioner)"
-        without_effect(self.sampling, "top_k", "min_tokens", "repetition_penalty", "prompt", because=outside)
+        check_effect(self.sampling, "top_k", "min_tokens", "repetition_penalty", "prompt", because=outside)
 
     def needs(self) -> Mapping[str, Node]:
         return {"samples": Samples(), "images": self.of}
@@ -164,15 +164,15 @@ def captions_by(signal: Any, of: Node = _DECODED) -> GeneratedCaptions | ServedC
     if signal.captions_from is not None:
         reason = "captions_from reads captions from a file and no captioner runs"
         unused = [name for name in ("sampling", "mask_text", "fit") if hasattr(signal, name)]
-        without_effect(signal, *unused, because=reason)
+        check_effect(signal, *unused, because=reason)
         if signal.captioner is not None:
-            without_effect(signal, "captioner", because=reason)
+            check_effect(signal, "captioner", because=reason)
         object.__setattr__(signal, "captioner", None)
         return GivenCaptions(file=signal.captions_from)
     if signal.captioner is None:
         raise ValueError("set captioner, or captions_from: a file of captions")
     if isinstance(signal.captioner, Server):
-        without_effect(signal, "fit", because="the server resizes images for its model")
+        check_effect(signal, "fit", because="the server resizes images for its model")
         return ServedCaptions(server=signal.captioner, sampling=signal.sampling, of=of)
     return GeneratedCaptions(model=signal.captioner, sampling=signal.sampling, of=of, fit=signal.fit)
 

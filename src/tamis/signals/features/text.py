@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from tamis.core.arrays import Floats, Pixels
-from tamis.core.errors import at_least_one, check_words, require, unknown_message, without_effect
+from tamis.core.errors import at_least_one, check_effect, check_words, require, unknown_message
 from tamis.core.math.regions import fill_around, fill_inside, inpaint
 from tamis.core.types import Device, ModelRef, Node, OptionalModelRef
 from tamis.models.ocr import (
@@ -64,7 +64,7 @@ class TextBoxes(Node):
         if not self.tallest > 0:
             raise ValueError(f"tallest is a share of the image's side, above 0, got {self.tallest}")
         if self.reader is None:
-            without_effect(self, "legible", because="with reader: null no region is read")
+            check_effect(self, "legible", because="with reader: null no region is read")
 
     def arithmetic(self, device: Device) -> str:
         return network_arithmetic(device)
@@ -234,7 +234,7 @@ class MaskedImages(Node):
         if self.ring < 1:
             raise ValueError(f"ring must be at least 1 pixel, got {self.ring}")
         if self.fill == "inside_mean":
-            without_effect(self, "ring", because="fill: inside_mean uses no pixel around a region")
+            check_effect(self, "ring", because="fill: inside_mean uses no pixel around a region")
 
     def needs(self) -> Mapping[str, Node]:
         return {"images": DecodedImages(), "boxes": self.boxes}

@@ -42,7 +42,7 @@ from tamis.train.clip import training_rows
 from tamis.train.evaluate.cells import Cell, CellResult, execute_all, identity, result_of, shared_text_states
 from tamis.train.evaluate.tasks import Tasks, find_tasks
 from tamis.train.scales import ClipTraining, at_scale
-from tamis.train.towers import pretrained
+from tamis.train.towers import digests
 
 log = logging.getLogger(__name__)
 
@@ -123,8 +123,8 @@ class Bench:
                 "kept": f"{one.kept:,}",
                 "share": f"{100 * one.kept / self.rows:.1f} %",
                 "epochs": f"{one.epochs:.1f}",
-                "score": shown(one.score),
-                f"gain over {self.baseline}": "" if one.name == self.baseline else shown(one.gain, sign=True),
+                "score": format_estimate(one.score),
+                f"gain over {self.baseline}": "" if one.name == self.baseline else format_estimate(one.gain, sign=True),
                 **{task: f"{one.tasks[task].value:.3f}" if task in one.tasks else "–" for task in self.tasks},
                 "scoring": _seconds(one.scoring_seconds),
                 "training": _seconds(one.training_seconds),
@@ -230,7 +230,7 @@ def bench(
         else:
             if not isinstance(source, PoolSpec):
                 source = PoolSpec(path=str(source(folder)), fields=tuple(fields))
-            opened, costs = _scored(
+            opened, costs = _score(
                 source, chosen, own or folder / "run", folder / "scoring.json", workers, quiet, compute
             )
         subsets = [select(opened, recipe, partial=partial) for recipe in chosen]
@@ -273,7 +273,7 @@ def _with_settings(recipes: Sequence[RecipeLike], settings: Sequence[str], usual
     ]
 
 
-def _scored(
+def _score(
     spec: PoolSpec, recipes: Sequence[Recipe], path: Path, notes: Path, workers: int, quiet: bool, compute: Compute
 ) -> tuple[Run, dict[str, float]]:
     """Computes the scores that recipes read, one recipe after the other, to measure what each costs.
@@ -325,7 +325,7 @@ def _check(training: ClipTraining, tasks: Tasks, only: Sequence[str], seeds: int
     if seeds < 2:
         raise ValueError(f"seeds must be at least 2, got {seeds}: one training cannot show how much seeds differ")
     require("scipy", extra="evaluate")  # for the intervals at the end
-    pretrained(training)
+    digests(training)
     if not callable(tasks):
         find_tasks(tasks, only=only)
 
@@ -393,12 +393,12 @@ def compare(
         problems = execute_all(cells.values(), workers)
         results = {key: result_of(cell.path) for key, cell in cells.items() if cell.path.is_file()}
         failed = {cell.name: problems[cell.ident] for cell in cells.values() if cell.ident in problems}
-        done = summed_up(subsets, results, training, numbers, [task.name for task in counted], failed, scoring or {})
+        done = summarise(subsets, results, training, numbers, [task.name for task in counted], failed, scoring or {})
         write_record(folder / RESULT, done.facts())
         return done
 
 
-def summed_up(
+def summarise(
     subsets: Sequence[Subset],
     results: Mapping[tuple[str, int], CellResult],
     training: ClipTraining,
@@ -472,7 +472,7 @@ def shares_of_kinds(subset: Subset, truth: NDArray[np.object_] | None) -> dict[s
     return {kind: (int(((truth == kind) & subset.keep).sum()), int((truth == kind).sum())) for kind in kinds}
 
 
-def shown(value: Estimate | None, *, sign: bool = False) -> str:
+def format_estimate(value: Estimate | None, *, sign: bool = False) -> str:
     """Formats an estimate with its interval."""
     if value is None:
         return "–"

@@ -36,7 +36,7 @@ from tamis.train.evaluate.tasks import ZeroShotTask
 from tamis.train.evaluate.zero_shot import evaluate_zero_shot
 from tamis.train.scales import ClipTraining
 from tamis.train.step import MOST_STATES, How, write_text_states
-from tamis.train.towers import build, needs_tokenizer, pretrained
+from tamis.train.towers import build, digests, needs_tokenizer
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ def identity(subset: Subset, training: ClipTraining, tasks: Sequence[ZeroShotTas
             "version": VERSION,
             "pairs": pairs.hexdigest(),
             "training": asdict(training),
-            "weights": pretrained(training),
+            "weights": digests(training),
             "tasks": {task.name: task.digest for task in tasks},
             "precision": precision,
             **({"pool": settings} if settings else {}),
@@ -108,7 +108,7 @@ def shared_text_states(run: Run, training: ClipTraining, device: Device, folder:
     if not training.freeze_text or needs_tokenizer(training) or len(run) > MOST_STATES:
         return None
     what = {
-        "weights": pretrained(training),
+        "weights": digests(training),
         "stamps": run.stamps,
         "shards": run.shards,
         "uids": [facts.uids for facts in run.footers],

@@ -10,7 +10,7 @@ from tamis.core.errors import PoolError, RecipeError
 from tamis.core.ids import content_uid
 from tamis.core.math.statistics import Agreement, agreement
 from tamis.core.types import Device, Sample, Samples, Signal
-from tamis.models.texts.regression import held_out
+from tamis.models.texts.regression import is_held_out
 from tamis.pools.rows import choose_column
 from tamis.pools.texts import columns_of, read_texts
 from tamis.signals.features.sources import DecodedImages
@@ -50,7 +50,7 @@ def evaluate_concreteness(
         raise RecipeError(f"{signal.name} needs images: name a signal of captions, such as icc")
     chosen = choose_column("rating", rating, RATING_COLUMNS, columns_of(file), str(file))
     table = read_texts(file, text=text, numbers=[chosen])
-    rows = [n for n, one in enumerate(table.texts) if not only_held_out or held_out(one)]
+    rows = [n for n, one in enumerate(table.texts) if not only_held_out or is_held_out(one)]
     ratings = table.numbers[chosen][rows]
     rated = np.flatnonzero(np.isfinite(ratings))
     scores = np.full(len(rows), np.nan)

@@ -39,7 +39,7 @@ from tamis.core.errors import PoolError, RecipeError, unknown_message
 from tamis.core.files.find import stamp
 from tamis.core.ids import fingerprint
 from tamis.core.types import Sample
-from tamis.pools.rows import column_kinds, table_rows, unopened
+from tamis.pools.rows import column_kinds, open_error, table_rows
 from tamis.pools.source import PoolSpec
 from tamis.pools.tar import TarShard
 
@@ -275,14 +275,14 @@ def _wds_task(folder: Path, split: str) -> ZeroShotTask:
     name = task_name(folder.name, split)
     if kind == "retrieval":
         return ZeroShotTask(
-            name=name, kind="retrieval", folder=folder, files=tars, images=partial(_captioned_in_tars, tars)
+            name=name, kind="retrieval", folder=folder, files=tars, images=partial(_read_captioned_tars, tars)
         )
     entry = entry_of(name)
     fields = entry.fields if entry else tuple(_lines(folder / FIELDS)) if (folder / FIELDS).is_file() else ()
     classes = _names(folder / CLASS_NAMES)
     return ZeroShotTask(
         name=name, kind="classification", folder=folder, files=tars, classes=classes,
-        images=partial(_labelled_in_tars, tars, len(classes), fields), templates=_templates(folder / TEMPLATES),
+        images=partial(_read_labelled_tars, tars, len(classes), fields), templates=_templates(folder / TEMPLATES),
         fields=fields,
     )  # fmt: skip
 
@@ -338,7 +338,7 @@ def _samples(tars: Sequence[Path], member: str) -> Iterator[tuple[Path, str, Sam
                 yield tar, f"{tar.name}: {sample.key}", sample, problem
 
 
-def _labelled_in_tars(tars: Sequence[Path], classes: int, fields: Sequence[str]) -> Iterator[TaskImage]:
+def _read_labelled_tars(tars: Sequence[Path], classes: int, fields: Sequence[str]) -> Iterator[TaskImage]:
     for tar, key, sample, problem in _samples(tars, "cls"):
         label = (sample.shown_caption or "").strip()
         if not label.isdecimal() or len(label) > 9:
@@ -367,7 +367,7 @@ def _groups(tar: Path, sample: Sample, fields: Sequence[str]) -> tuple[int, ...]
     return tuple(row.astype(np.int64).ravel().tolist())
 
 
-def _captioned_in_tars(tars: Sequence[Path]) -> Iterator[TaskImage]:
+def _read_captioned_tars(tars: Sequence[Path]) -> Iterator[TaskImage]:
     for _, key, sample, problem in _samples(tars, "txt"):
         captions = _captions(sample.caption)
         problem = problem or ("" if captions else sample.reason or "there is no caption")
@@ -448,7 +448,7 @@ def _rows(tables: Sequence[Path], *columns: str) -> Iterator[tuple[Path, Mapping
         try:
             yield from ((table, row) for row in table_rows(str(table), columns, batch=16))
         except (OSError, pa.ArrowException) as error:
-            raise unopened(str(table), "a table", error) from error
+            raise open_error(str(table), "a table", error) from error
 
 
 def _first(columns: Sequence[str], names: Sequence[str], table: Path) -> str:

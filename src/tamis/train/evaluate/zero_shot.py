@@ -25,7 +25,7 @@ from tamis.core.files.targets import check_own
 from tamis.core.ids import LENGTH, fingerprint
 from tamis.core.math.similarity import cosines, unit_rows
 from tamis.core.math.statistics import group_means, recall_at, top_classes
-from tamis.core.processes import prefetched
+from tamis.core.processes import prefetch_items
 from tamis.core.types import Device
 from tamis.models.clip import load_clip, load_tokenizer
 from tamis.models.preprocess import load_preprocess
@@ -81,7 +81,7 @@ class TaskResult:
         if self.kind == "retrieval":
             ways = (("text to image", "image_retrieval"), ("image to text", "text_retrieval"))
             others = [
-                f"{way} R@1/5/10 {' / '.join(_shown(self.metrics[f'{name}_recall@{k}']) for k in (1, 5, 10))}"
+                f"{way} R@1/5/10 {' / '.join(_format(self.metrics[f'{name}_recall@{k}']) for k in (1, 5, 10))}"
                 for way, name in ways
             ]
         else:
@@ -89,7 +89,7 @@ class TaskResult:
             names += ["avg_jaccard_score", "jaccard_score_5-6", "jaccard_score_10-12"]
             names += [name for name in self.metrics if "worst" in name or name.endswith("_wg")]
             values = {name: self.metrics.get(name) for name in names if name != self.metric}
-            others = [f"{name} {_shown(value)}" for name, value in values.items() if value is not None]
+            others = [f"{name} {_format(value)}" for name, value in values.items() if value is not None]
         return _row(
             self.name, self.metric, self.score, f"{self.images:,}",
             f"{self.unusable:,}" if self.unusable else "", ", ".join(others),
@@ -200,7 +200,7 @@ def evaluate_zero_shot(
         if result.unusable:
             key, reason = next(iter(result.reasons.items()))
             log.warning("%s: %d images cannot be used; %s: %s", task.name, result.unusable, key, reason)
-        log.info("%s: %s %s on %s images", task.name, result.metric, _shown(result.score), f"{result.images:,}")
+        log.info("%s: %s %s on %s images", task.name, result.metric, _format(result.score), f"{result.images:,}")
         results.append(result)
     return ZeroShot(
         model=model, digest=digest, precision=device.precision, results=tuple(results), failed=failed, others=others
@@ -319,7 +319,7 @@ class _Runner:
         return np.concatenate(parts)
 
     def _texts(self, texts: Sequence[str]) -> Vectors:
-        return _checked(self._clip.texts(self._tokenize(texts)), "one of the task's texts")
+        return _normalise(self._clip.texts(self._tokenize(texts)), "one of the task's texts")
 
     def _embedded(self, task: ZeroShotTask) -> _Embedded:
         """Embeds a task's images; PoolError if all are unusable."""
@@ -335,7 +335,7 @@ class _Runner:
                         embedded.reasons[image.key] = reason
             if present:
                 rows = self._clip.images([pixels for _, pixels in present])
-                parts.append(_checked(rows, f"{present[0][0].key} or one after it"))
+                parts.append(_normalise(rows, f"{present[0][0].key} or one after it"))
                 embedded.images += [replace(image, image=None) for image, _ in present]
         if not parts:
             why = "; ".join(f"{key}: {reason}" for key, reason in embedded.reasons.items()) or "it holds no images"
@@ -352,7 +352,7 @@ class _Runner:
                 while batch := list(islice(everything, self._batch)):
                     yield list(zip(batch, threads.map(self._pixels, batch), strict=True))
 
-        return prefetched(decoded, depth=1)
+        return prefetch_items(decoded, depth=1)
 
     def _pixels(self, image: TaskImage) -> Pixels | str:
         if image.problem or image.image is None:
@@ -363,7 +363,7 @@ class _Runner:
             return error.reason
 
 
-def _checked(rows: Vectors, what: str) -> Vectors:
+def _normalise(rows: Vectors, what: str) -> Vectors:
     """Normalises rows; ModelError if one is NaN or zero."""
     unit = unit_rows(rows)
     if not np.isfinite(unit).all():
@@ -391,9 +391,9 @@ def _read(path: Path) -> TaskResult:
 def _row(
     task: str, metric: str, score: float | None, images: str = "", unusable: str = "", others: str = ""
 ) -> dict[str, str]:
-    shown = _shown(score)
+    shown = _format(score)
     return {"task": task, "metric": metric, "score": shown, "images": images, "unusable": unusable, "others": others}
 
 
-def _shown(value: float | None) -> str:
+def _format(value: float | None) -> str:
     return "–" if value is None else f"{value:.4f}"
