@@ -20,7 +20,7 @@ from tamis.core.errors import PoolError, RecipeError, RunError, SampleError, Sha
 from tamis.pools import PoolSpec
 from tamis.pools.datacomp import embedding_shapes, npz_rows
 from tamis.pools.images import decode, is_image, pixels_in
-from tamis.pools.source import TABLES as ENDINGS
+from tamis.pools.rows import TABLES
 from tamis.pools.table import table_shards
 from tamis.pools.tar import TarShard
 from tamis.pools.texts import read_captions_file, read_texts
@@ -78,7 +78,7 @@ def image(data: bytes) -> None:
 
 def table(data: bytes) -> None:
     """The first byte says of which kind the file is."""
-    ending = ENDINGS[data[0] % len(ENDINGS)] if data else ".csv"
+    ending = tuple(TABLES)[data[0] % len(TABLES)] if data else ".csv"
     path = _file(f"0{ending}", data[1:])
     spec = PoolSpec(path=path, fields=("url",), max_bytes=1 << 20)
     try:
@@ -224,7 +224,7 @@ def _tables() -> list[bytes]:
     csv = b'image,caption,key,original_width\nx.jpg,"a, cat",1,3\n"y",b,2,\n'
     lines = b'{"image": "x.jpg", "caption": "a", "uid": "0"}\n{"image": {"bytes": "a"}, "text": ["a"]}\n'
     plain = {".parquet": out.getvalue(), ".csv": csv, ".tsv": csv.replace(b",", b"\t"), ".jsonl": lines}
-    return [bytes([number]) + plain[ending] for number, ending in enumerate(ENDINGS)]
+    return [bytes([number]) + plain[ending] for number, ending in enumerate(TABLES)]
 
 
 def _recipes() -> list[bytes]:
