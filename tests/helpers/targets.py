@@ -20,10 +20,9 @@ from tamis.core.errors import PoolError, RecipeError, RunError, SampleError, Sha
 from tamis.pools import PoolSpec
 from tamis.pools.datacomp import embedding_shapes, npz_rows
 from tamis.pools.images import decode, is_image, pixels_in
-from tamis.pools.rows import TABLES
 from tamis.pools.table import table_shards
 from tamis.pools.tar import TarShard
-from tamis.pools.texts import read_captions_file, read_texts
+from tamis.pools.texts import TABLES, read_captions_file, read_texts
 from tamis.recipes import recipe
 from tamis.runs import Run
 from tamis.runs.expression import parse
@@ -78,7 +77,7 @@ def image(data: bytes) -> None:
 
 def table(data: bytes) -> None:
     """The first byte says of which kind the file is."""
-    ending = tuple(TABLES)[data[0] % len(TABLES)] if data else ".csv"
+    ending = TABLES[data[0] % len(TABLES)] if data else ".csv"
     path = _file(f"0{ending}", data[1:])
     spec = PoolSpec(path=path, fields=("url",), max_bytes=1 << 20)
     try:
