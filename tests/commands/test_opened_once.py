@@ -41,7 +41,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 def check(seen: Counter[str], command: str, lazy: bool = False) -> None:
-    most = {"open_pool": 1, "shards_of": 1, "read_manifest": 4 + lazy * 2, "__init__": 2 + lazy}
+    most = {"open_pool": 1, "shards_of": 1, "read_manifest": 4, "__init__": 2 + lazy}
     assert {name: count for name, count in seen.items() if count > most[name]} == {}, command
     seen.clear()
 

@@ -138,7 +138,7 @@ def write_run(
     cuts = np.linspace(0, rows, shards + 1).astype(int)
     for number in range(shards):
         write_tar(pool_folder / f"{number:05d}.tar", [])
-    manifest.begin(folder, open_pool(pool_folder), {})
+    manifest.begin(folder, None, open_pool(pool_folder), {})
     words = {name for name, values in columns.items() if any(isinstance(value, str) for value in values)}
     spec = [Column(name=n, unit="", better="high", kind="word" if n in words else "number") for n in columns]
     described = [{"name": c.name, "unit": "", "better": "high", "kind": c.kind, "about": ""} for c in spec]

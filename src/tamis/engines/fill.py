@@ -62,13 +62,12 @@ def fill(
     `recipe` holds the other keys for recipe.yaml, and derived signals. `forecasts`: says first what the signals will
     cost, unless `quiet`. `spent`: the seconds and the pairs of each node in earlier calls of one command, to add to.
     """
-    now = plan.for_run(path)  # a missing model is an error before anything is written
-    if not files(path / "index", ".parquet"):
-        _check_first_shard(now)
+    if not files(path / "index", ".parquet"):  # a missing model is an error before anything is written
+        _check_first_shard(plan.for_run(path))
     # All ranks start at once and each prepares the run, so they wait for the lock instead of failing.
     with lock_run(path, doing=PREPARES, patience=PREPARING_SECONDS if engine.suffix else None):
         sweep_claims(path)
-        plan = plan.for_run(path)  # the folder may have changed before we held the lock
+        plan = plan.for_run(path)
         given = plan.within.given if plan.within else ""
         signals = [recipe_entry(label, signal, given) for label, signal in plan.signals]
         recipe = {
@@ -76,7 +75,7 @@ def fill(
             "signals": [*signals, *recipe.get("signals", ())],
             "keep": recipe.get("keep", list(plan.keep)),
         }
-        facts = manifest.begin(path, plan.pool, recipe, plan.in_index)
+        facts = manifest.begin(path, plan.facts, plan.pool, recipe, plan.in_index)
         described = {output.folder: plan.describe(output) for output in plan.outputs if output.node is not None}
         manifest.describe(path, described)
         failed, changed = _read_failures(path, plan.pool)

@@ -93,6 +93,7 @@ class Plan:
     grow: bool = False  # a run of another pool may get this pool's shards
     identities: Identities = field(default_factory=lambda: Identities(Device()))
     fields: tuple[str, ...] | None = None  # json fields in the index; the others become parts of their own. None: all
+    facts: Mapping[str, Any] | None = field(default=None, compare=False)  # the run's run.json; None: there is none yet
     within: Within | None = field(default=None, compare=False)  # score only these rows, of shards with an index
     again: frozenset[str] = field(default=frozenset(), compare=False)  # shards to read again, although they are indexed
     executor: Executor | None = field(default=None, compare=False)  # with loaded nodes, for a worker in this process
@@ -123,7 +124,7 @@ class Plan:
             for name in sorted(new & {*opened.scores, *opened.columns}):
                 raise RunError(f"the field {name!r} cannot be added to {run}: it would hide a score of that name")
         signals = _with_labels(self.signals, manifest.labels_of(run), self.identities)
-        return replace(self, signals=tuple(signals), fields=indexed)
+        return replace(self, signals=tuple(signals), fields=indexed, facts=facts)
 
     @property
     def device(self) -> Device:
@@ -139,7 +140,9 @@ class Plan:
 
     def without_shards(self) -> Plan:
         """Returns the plan to send to workers, which get their shards one by one: a pool may have a million."""
-        return replace(self, pool=replace(self.pool, shards=()), within=None, again=frozenset(), executor=None)
+        return replace(
+            self, pool=replace(self.pool, shards=()), facts=None, within=None, again=frozenset(), executor=None
+        )
 
     @property
     def in_index(self) -> tuple[str, ...]:

@@ -248,8 +248,14 @@ def pool_paths(facts: Mapping[str, Any]) -> list[str]:
     return [path] if isinstance(path, str) else list(path)
 
 
-def begin(run: Path, pool: Pool, recipe: Mapping[str, Any], fields: Sequence[str] | None = None) -> dict[str, Any]:
-    """Makes or extends a run folder for a pool; returns the content of run.json.
+def begin(
+    run: Path,
+    before: Mapping[str, Any] | None,
+    pool: Pool,
+    recipe: Mapping[str, Any],
+    fields: Sequence[str] | None = None,
+) -> dict[str, Any]:
+    """Makes or extends a run folder for a pool; returns the content of run.json, which is `before` as yet.
 
     The caller holds the lock and has called `check_pool`.
 
@@ -263,8 +269,8 @@ def begin(run: Path, pool: Pool, recipe: Mapping[str, Any], fields: Sequence[str
     shards = {shard.name: shard.url for shard in pool.shards}
     for folder in (run, run / "failures", run / "subsets"):
         sweep(folder)
-    before, listed = read_manifest(run), None
-    facts: dict[str, Any] = before or {"format": FORMAT, "tamis": __version__, "created": time.time()}
+    listed = None
+    facts: Mapping[str, Any] = before or {"format": FORMAT, "tamis": __version__, "created": time.time()}
     if before is not None:
         for key in _DECISIVE:
             if (was := before["pool"].get(key)) != (now := spec.get(key)):
@@ -275,13 +281,13 @@ def begin(run: Path, pool: Pool, recipe: Mapping[str, Any], fields: Sequence[str
         shards = _still_there(run, listed, shards) | shards
     shards = dict(sorted(shards.items()))
     found = fingerprint({"pool": {key: spec[key] for key in _DECISIVE if key in spec}, "shards": shards})
-    facts = with_hash({**facts, "pool": spec, "pool_fingerprint": found, "shards": write_shards(run, shards, listed)})
-    if before != facts:
-        write_json(run / "run.json", facts)
+    made = with_hash({**facts, "pool": spec, "pool_fingerprint": found, "shards": write_shards(run, shards, listed)})
+    if before != made:
+        write_json(run / "run.json", made)
     with writing(run / "recipe.yaml") as temporary:
         resolved = {**recipe, "pool": spec["path"]}
         temporary.write_text(yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True), encoding="utf-8")
-    return facts
+    return made
 
 
 def _merged_paths(before: Mapping[str, Any], listed: Mapping[str, str], pool: Pool) -> dict[str, Any]:
