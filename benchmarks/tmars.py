@@ -31,7 +31,7 @@ from tamis.models.device import device_for
 from tamis.pools import open_pool
 from tamis.pools.images import decode
 from tamis.signals import Tmars
-from tamis.signals.features.text import TextBoxes
+from tamis.signals.features.text_boxes import TextBoxes
 
 Detect = Callable[[Pixels], list[Any]]
 

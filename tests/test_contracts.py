@@ -17,15 +17,15 @@ from chat_server import ChatServer, caption_of
 
 from tamis.core.types import Device, Samples, Signal
 from tamis.exports import EXPORTERS, Exporter
+from tamis.models.chat_client import Server
 from tamis.models.nucleus import Sampling
-from tamis.models.server import Server
 from tamis.models.text_to_image import Drawing
 from tamis.recipes import steps as sel
 from tamis.recipes.steps import SELECTORS, Step
 from tamis.recipes.steps.outcome import describe
 from tamis.runs.parts import read_side_file, write_side_files
 from tamis.signals import SIGNALS
-from tamis.signals.features.text import RecognisedText, TextBoxes
+from tamis.signals.features.text_boxes import RecognisedText, TextBoxes
 from tamis.signals.graph import Executor
 from tamis_lab.testing import check_exporter, check_selector, check_signal, pairs
 

@@ -21,7 +21,7 @@ from processes import command, python
 import tamis.signals.features
 from tamis.cli import main
 from tamis.core.types import Node
-from tamis.recipes.names import shipped
+from tamis.recipes.names import shipped_names
 from tamis.recipes.recipe import load
 
 ROOT = Path(__file__).parents[1]
@@ -160,6 +160,6 @@ def test_every_shipped_recipe_and_signal_is_described() -> None:
     from tamis.signals import SIGNALS
 
     text = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
-    assert [name for name in shipped() if f"`{name}`" not in text] == []
+    assert [name for name in shipped_names() if f"`{name}`" not in text] == []
     text = (ROOT / "docs" / "signals.md").read_text(encoding="utf-8")
     assert [name for name in SIGNALS if f"`{name}`" not in text] == []

@@ -10,7 +10,19 @@ import pytest
 import tamis
 
 CLASSES = ["Pool", "PoolSpec", "Run", "Subset"]
-VERBS = ["bench", "check", "cluster", "derive", "explore", "export", "lay_out", "look", "overlap", "plan", "report"]
+VERBS = [
+    "bench",
+    "check",
+    "cluster",
+    "derive",
+    "explore",
+    "export",
+    "map_embeddings",
+    "look",
+    "overlap",
+    "plan",
+    "report",
+]
 VERBS += ["run_recipe", "samples_of", "score", "select", "show"]
 OPENERS = ["open_pool", "open_run"]
 

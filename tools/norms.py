@@ -36,7 +36,7 @@ from tamis.models.texts.regression import (
     is_held_out,
 )
 from tamis.models.texts.sentence import load_sentence_encoder
-from tamis.pools.texts import read_texts
+from tamis.pools.text_files import read_texts
 from tamis.train.loop import Settings, fit
 
 if TYPE_CHECKING:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from tamis.pools import Pool as Pool
     from tamis.pools import PoolSpec as PoolSpec
     from tamis.pools import open_pool as open_pool
-    from tamis.recipes.derived.clusters import cluster as cluster
-    from tamis.reports.explore.layout import lay_out as lay_out
+    from tamis.recipes.derived.cluster_columns import cluster as cluster
+    from tamis.reports.explore.layout import map_embeddings as map_embeddings
     from tamis.reports.notebook import show as show
     from tamis.runs import Run as Run
     from tamis.runs import open_run as open_run
@@ -42,9 +42,9 @@ _MODULES = {
     "plan": "tamis.commands.run_recipe",
     "score": "tamis.commands.score",
     "select": "tamis.commands.select",
-    "cluster": "tamis.recipes.derived.clusters",
+    "cluster": "tamis.recipes.derived.cluster_columns",
     "derive": "tamis.commands.score",
-    "lay_out": "tamis.reports.explore.layout",
+    "map_embeddings": "tamis.reports.explore.layout",
     "bench": "tamis.train.evaluate.bench",
     "check": "tamis.runs.check",
     "explore": "tamis.commands.explore",

@@ -11,7 +11,7 @@ from factories import write_pool
 
 import tamis as package
 from tamis.core import errors
-from tamis.recipes.names import shipped
+from tamis.recipes.names import shipped_names
 from tamis.recipes.recipe import load
 
 
@@ -123,7 +123,7 @@ def test_lists_are_tables_or_json_and_a_table_fits_80_columns_and_cuts_no_word(
 
 
 def test_recipes_have_names_that_type_easily_and_their_older_names_work(tamis: Tamis, scored: Path) -> None:
-    assert all(name.isascii() for name in shipped())
+    assert all(name.isascii() for name in shipped_names())
     assert load("tmars∩c_rho") == load("tmars-and-c_rho")
     steps = [load({"select": [{"all_of": [name]}]}).steps for name in ("image∩clip", "image-and-clip")]
     assert steps[0] == steps[1]

@@ -6,14 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tamis.recipes.names import shipped
+from tamis.recipes.names import shipped_names
 
 
 def test_the_installed_command_works(tmp_path: Path) -> None:
     command = Path(sys.executable).parent / "tamis"
     done = subprocess.run([command, "list", "recipes", "--json"], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0
-    assert [row["recipe"] for row in json.loads(done.stdout)] == shipped()
+    assert [row["recipe"] for row in json.loads(done.stdout)] == shipped_names()
 
 
 def test_an_interrupt_ends_with_130_and_a_word(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import tamis
 from tamis import Run, Subset
 from tamis.core.errors import RecipeError, RunError
 from tamis.recipes import recipe
-from tamis.recipes.names import shipped
+from tamis.recipes.names import shipped_names
 from tamis.reports.explore.cached_run import CachedRun
 from tamis.reports.explore.queries import Explorer
 from tamis.signals import ClipScore
@@ -141,7 +141,7 @@ def test_a_model_that_is_typed_is_meant(scored: Run) -> None:
 def test_shipped_thresholds_on_a_models_scores_need_that_model() -> None:
     """A best share is one by any model; a threshold of one model means nothing to another."""
     thresholds = {"at_least", "at_most", "between", "semdedup"}
-    for name in shipped():
+    for name in shipped_names():
         loaded = recipe.load(name)
         words = set().union(*loaded.named.values())
         steps = {next(iter(step)): step for step in loaded.text["select"]}

@@ -12,7 +12,7 @@ import tamis
 from tamis.commands import select as choosing
 from tamis.core.errors import RecipeError, RunError
 from tamis.recipes import recipe
-from tamis.recipes.derived import clusters
+from tamis.recipes.derived import cluster_columns
 from tamis.recipes.steps.outcome import check_files
 from tamis.runs import Run, manifest
 from tamis.runs.claims import claim_shard, lock_run
@@ -118,7 +118,7 @@ def test_clusters_are_not_written_for_rows_that_changed_meanwhile(
     """The run is not locked while clusters are computed, so another command may read a shard again."""
     run = Run(shutil.copytree(scored.path, tmp_path / "run"))
     before = set(run.scores)
-    real = clusters.assign
+    real = cluster_columns.assign
 
     def assign(*arguments: Any) -> Any:
         found = real(*arguments)
@@ -127,7 +127,7 @@ def test_clusters_are_not_written_for_rows_that_changed_meanwhile(
             manifest.forget(run.path, ["00001"])
         return found
 
-    monkeypatch.setattr(clusters, "assign", assign)
+    monkeypatch.setattr(cluster_columns, "assign", assign)
     with pytest.raises(RunError, match="shard 00001 has other rows"):
         tamis.cluster(run, clusters=1)
     assert set(Run(run.path, partial=True).scores) == before

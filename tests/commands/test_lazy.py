@@ -30,7 +30,7 @@ def written(pool: Path, run: Path, model: str, *steps: Any, **more: Any) -> dict
 
 def asked(run: Run, label: str) -> int:
     group = run.scores[label]
-    return len(run) if group.asked is None else group.asked
+    return len(run) if group.requested is None else group.requested
 
 
 @pytest.mark.parametrize("measured", [False, True])

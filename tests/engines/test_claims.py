@@ -26,7 +26,7 @@ from tamis.core.files.storage import sweep
 from tamis.core.files.targets import new_folder
 from tamis.core.processes import NUMBERED_IN
 from tamis.runs import claims
-from tamis.runs.claims import being_done, claim_shard, free_claims, lock_run, sweep_claims
+from tamis.runs.claims import claim_shard, claimed_shards, free_claims, lock_run, sweep_claims
 
 SCORE = "import sys, tamis; tamis.score(sys.argv[1], run=sys.argv[2], signals=['caption_length'], quiet=True)"
 
@@ -95,10 +95,10 @@ def test_the_claim_of_another_machine_stands_until_its_lease_ends(tmp_path: Path
     sweep_claims(tmp_path)
     assert path.read_text() == before
     assert free_claims(tmp_path) == []
-    assert being_done(tmp_path, ["a", "b"]) == {"a"}
+    assert claimed_shards(tmp_path, ["a", "b"]) == {"a"}
     os.utime(path, (time.time() - setting("lease") - 5,) * 2)
     assert free_claims(tmp_path) == ["a"]
-    assert being_done(tmp_path, ["a"]) == set()
+    assert claimed_shards(tmp_path, ["a"]) == set()
     with claim_shard(tmp_path, "a") as mine:
         assert mine
         assert json.loads(path.read_text())["process"] == os.getpid()

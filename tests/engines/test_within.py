@@ -53,7 +53,7 @@ def test_only_the_subset_s_rows_are_scored_and_wider_ones_add_only_what_is_missi
     np.testing.assert_array_equal(done["brightness"][rows], expected[rows])
     part = parts.read_columns(done.scores["brightness"].folder / "00000.parquet", ["reason"])["reason"].to_pylist()
     assert part == ["not asked: outside some", None, None, *["not asked: outside some"] * 3, None]
-    assert [parts.asked_of(done.scores["brightness"].folder / f"0000{shard}.parquet") for shard in range(3)] == [
+    assert [parts.requested_in(done.scores["brightness"].folder / f"0000{shard}.parquet") for shard in range(3)] == [
         3,
         1,
         1,

@@ -20,9 +20,9 @@ from tamis.core.errors import PoolError, RecipeError, RunError, SampleError, Sha
 from tamis.pools import PoolSpec
 from tamis.pools.datacomp import embedding_shapes, npz_rows
 from tamis.pools.images import decode, is_image, pixels_in
-from tamis.pools.table import table_shards
+from tamis.pools.table_shards import table_shards
 from tamis.pools.tar import TarShard
-from tamis.pools.texts import TABLES, read_captions_file, read_texts
+from tamis.pools.text_files import TABLES, read_captions_file, read_texts
 from tamis.recipes import recipe
 from tamis.runs import Run
 from tamis.runs.expression import parse

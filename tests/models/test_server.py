@@ -20,7 +20,7 @@ from processes import command, die_at_file
 import tamis
 from tamis.core.errors import ModelError, RecipeError
 from tamis.core.types import Device
-from tamis.models.server import ChatClient, Question, Server, data_url
+from tamis.models.chat_client import ChatClient, Question, Server, data_url
 from tamis.pools.images import decode
 from tamis.recipes.recipe import load
 from tamis.runs import Run

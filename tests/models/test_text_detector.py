@@ -19,7 +19,7 @@ from tamis.models.ocr import Regions, fast_quads, load_legible, small_size
 from tamis.models.reference import resolve
 from tamis.recipes.recipe import load
 from tamis.signals import TextArea
-from tamis.signals.features.text import FastBoxes, TextBoxes
+from tamis.signals.features.text_boxes import FastBoxes, TextBoxes
 
 
 def in_the_middle(text: str, font: Any, size: tuple[int, int], ground: Any, ink: Any) -> tuple[Any, Any]:

@@ -16,7 +16,7 @@ from factories import caption, image_bytes, index_rows, pair, write_pool
 
 import tamis
 from tamis.core.errors import PoolError, RunError
-from tamis.pools import PoolSpec, folder, open_pool, table
+from tamis.pools import PoolSpec, folder, open_pool, table_shards
 from tamis.runs.stream import samples_of
 
 
@@ -301,7 +301,7 @@ def hub_rows(count: int) -> dict[str, list[Any]]:
 def test_a_saved_dataset_has_the_rows_of_its_parquet_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import datasets
 
-    monkeypatch.setattr(table, "SHARD_ROWS", 10)
+    monkeypatch.setattr(table_shards, "SHARD_ROWS", 10)
     features = datasets.Features({"img": datasets.Image(), "text": datasets.Value("string")})
     one = datasets.Dataset.from_dict(hub_rows(23), features=features)
     both = datasets.DatasetDict({"train": one, "test": one.select(range(3))})

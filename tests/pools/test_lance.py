@@ -15,7 +15,7 @@ from factories import caption, image_bytes
 import tamis
 from tamis.core.errors import DependencyError, PoolError, RunError
 from tamis.pools import PoolSpec, open_pool
-from tamis.pools import table as tables
+from tamis.pools import table_shards as tables
 from tamis.runs.stream import samples_of
 
 ROWS = 23

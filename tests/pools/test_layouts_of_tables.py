@@ -16,7 +16,7 @@ import tamis
 from tamis.core.errors import PoolError
 from tamis.core.types import Sample
 from tamis.pools import PoolSpec, open_pool
-from tamis.pools.texts import read_texts
+from tamis.pools.text_files import read_texts
 from tamis.runs.stream import samples_of
 
 TEXTS = ['a dog, two cats; "three" | four', "a cat", '"quoted" first']

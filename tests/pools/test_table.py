@@ -17,11 +17,11 @@ import tamis
 from tamis.core.errors import PoolError, RecipeError, ShardError, UnreachedError
 from tamis.core.ids import content_uid, format_uid
 from tamis.core.types import Sample
-from tamis.pools import PoolSpec, datacomp, open_pool, table
+from tamis.pools import PoolSpec, datacomp, open_pool, table_shards
 from tamis.pools import rows as pool_rows
 from tamis.pools.datacomp import metadata_pool
 from tamis.pools.source import SampleFault
-from tamis.pools.texts import read_captions_file
+from tamis.pools.text_files import read_captions_file
 from tamis.runs import Run
 
 Rows = Sequence[Mapping[str, Any]]
@@ -250,7 +250,7 @@ def test_a_table_that_the_disk_does_not_give_may_be_whole(
     else:
         monkeypatch.setattr(f"tamis.pools.{module}.open_file", without_answer)
     with pytest.raises(UnreachedError, match=rf"p\.{ending}"):
-        metadata_pool(spec, {path: "p"}) if module == "datacomp" else table.table_shards(path, "p", spec)
+        metadata_pool(spec, {path: "p"}) if module == "datacomp" else table_shards.table_shards(path, "p", spec)
 
 
 def test_a_file_that_is_no_table_stops_and_one_damaged_inside_is_a_bad_shard(tmp_path: Path) -> None:
@@ -289,7 +289,7 @@ def test_what_is_no_table_is_not_quoted(name: str, content: str, tmp_path: Path)
     with pytest.raises(RecipeError, match="captions_from") as error:
         read_captions_file(tmp_path / name)
     with pytest.raises(PoolError) as same:
-        table.table_shards(str(tmp_path / name), "a", PoolSpec(path=name))
+        table_shards.table_shards(str(tmp_path / name), "a", PoolSpec(path=name))
     assert SECRET not in str(error.value) + str(same.value)
 
 
@@ -326,8 +326,8 @@ def test_only_images_are_copied(tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table, "SHARD_ROWS", 7)
-    monkeypatch.setattr(table, "WHOLE_ROWS", 20)
+    monkeypatch.setattr(table_shards, "SHARD_ROWS", 7)
+    monkeypatch.setattr(table_shards, "WHOLE_ROWS", 20)
 
 
 @pytest.mark.usefixtures("small_shards")
@@ -351,7 +351,7 @@ def test_a_large_parquet_file_is_cut_into_ranges_and_read_once(tmp_path: Path, m
     assert [row["key"] for row in rows] == [f"{number:09d}" for number in range(50)]
     assert [(row["caption"], row["uid_lo"]) for row in rows] == [(f"number {n}", n + 1) for n in range(50)]
     assert tamis.check(run.path).exit_code == 0
-    monkeypatch.setattr(table.TableShard, "batch", 3)  # more than one before the first row
+    monkeypatch.setattr(table_shards.TableShard, "batch", 3)  # more than one before the first row
     in_reverse = [list(shard.samples()) for shard in reversed(open_pool(str(tmp_path / "t.parquet")).shards)]
     assert [sample.uid[1] for shard in reversed(in_reverse) for sample in shard] == list(range(1, 51))
     order = [20, 3, 49, 8, 23, 0]

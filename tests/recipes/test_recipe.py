@@ -17,7 +17,7 @@ from tamis.core.types import INDEX_NUMBERS, INDEX_WORDS
 from tamis.exports import NpyExport, WebDatasetExport
 from tamis.models.nucleus import Sampling
 from tamis.recipes import recipe
-from tamis.recipes.names import shipped
+from tamis.recipes.names import shipped_names
 from tamis.recipes.steps import AllOf, AtLeast, Equals, NoneOf
 from tamis.runs.expression import parse
 from tamis.runs.table import MemoryTable
@@ -42,7 +42,7 @@ def refused(data: Any, settings: tuple[str, ...] = ()) -> str:
     return str(error.value)
 
 
-@pytest.mark.parametrize("name", shipped())
+@pytest.mark.parametrize("name", shipped_names())
 def test_shipped_recipes_load_and_cite_their_source(name: str) -> None:
     loaded = recipe.load(name)
     assert loaded.name == name

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pytest
 
 from tamis.recipes.steps import ClipCov, Distinct
-from tamis.signals.features.text import TextBoxes
+from tamis.signals.features.text_boxes import TextBoxes
 
 #: Rooms whose records people make by hand; others are results.
 MADE_BY_HAND = ("signals", "recipes.steps", "exports", "pools.source", "train.icc", "train.loop")

@@ -29,7 +29,7 @@ from tamis.core.files.storage import RemotePath, location
 from tamis.engines.local import Local, Rank
 from tamis.runs import Run, claims, manifest, parts
 from tamis.runs.check import lines
-from tamis.runs.claims import being_done, claim_shard
+from tamis.runs.claims import claim_shard, claimed_shards
 
 RUN = "s3://pool/runs/mine"
 SIGNALS = ["caption_length", "image_size"]
@@ -209,11 +209,11 @@ def test_a_shard_is_one_machine_s_until_its_lease_has_ended(
     with claim_shard(run, "00000") as acquired:
         assert acquired
         monkeypatch.setattr(claims, "NUMBERED_IN", "another machine")
-        assert being_done(run, ["00000", "00001"]) == {"00000"}
+        assert claimed_shards(run, ["00000", "00001"]) == {"00000"}
         with claim_shard(run, "00000") as free:
             assert not free
         time.sleep(2.1)
-        assert being_done(run, ["00000"]) == set()
+        assert claimed_shards(run, ["00000"]) == set()
         with claim_shard(run, "00000") as free:
             assert free
     assert not [name for name in names_at_store(s3) if name.startswith("claims/")]

@@ -167,7 +167,7 @@ def write_any(folder: Path, kind: str, rows: int) -> str:
     ["tar.gz", "tar.bz2", "memory:tar", "memory:tar.gz", "paths.csv", "paths.jsonl", "struct.parquet", "bytes.parquet"],
 )
 def test_every_kind_of_pool_is_read_in_any_order(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tamis.pools.table.SHARD_ROWS", 8)  # a Parquet file is two shards then
+    monkeypatch.setattr("tamis.pools.table_shards.SHARD_ROWS", 8)  # a Parquet file is two shards then
     monkeypatch.setattr(stream, "_WINDOW", 8)
     try:
         run = scored(write_any(tmp_path / "pool", kind, 13), tmp_path / "run")

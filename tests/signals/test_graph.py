@@ -14,7 +14,7 @@ from tamis.core.errors import ModelError, RecipeError, SignalError
 from tamis.core.types import Column, Device, FileRef, Node, Sample, Samples, Signal, settings
 from tamis.signals import ComplexityAction
 from tamis.signals.features.embeddings import ImageEmbedding, Tokens
-from tamis.signals.features.text import RecognisedText, TextBoxes
+from tamis.signals.features.text_boxes import RecognisedText, TextBoxes
 from tamis.signals.graph import Executor, Identities, NodeFault, check_output, execute, topological
 
 

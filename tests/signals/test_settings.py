@@ -20,7 +20,7 @@ from tamis.signals import (
     Vba,
     ZeroShotClass,
 )
-from tamis.signals.features.text import RecognisedText, TextBoxes
+from tamis.signals.features.text_boxes import RecognisedText, TextBoxes
 
 FROM_FILE = {"captions_from": "captions.csv"}
 CLASSES: dict[str, Any] = {"classes": "birds", "classes_from": "x.txt"}

@@ -13,7 +13,7 @@ from tamis.core.errors import DependencyError
 from tamis.core.types import Sample
 from tamis.models.texts.language import load_language
 from tamis.signals import CaptionLength, ImageSize, Language, TextArea
-from tamis.signals.features.text import TextBoxes
+from tamis.signals.features.text_boxes import TextBoxes
 
 NAN = np.nan
 

@@ -15,7 +15,7 @@ from tamis.core.arrays import Pixels
 from tamis.core.types import Device, Sample
 from tamis.models.ocr import Regions, TextDetector, coarse_size
 from tamis.signals import ClipScore, TextArea, TextMatch, Tmars
-from tamis.signals.features.text import ChangedImages, MaskedImages, RecognisedText, TextBoxes, reading_order
+from tamis.signals.features.text_boxes import ChangedImages, MaskedImages, RecognisedText, TextBoxes, reading_order
 from tamis.signals.written_text import UNKNOWN_SCRIPT, letters, longest_match
 
 

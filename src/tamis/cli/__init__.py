@@ -22,7 +22,7 @@ import typer
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
-from tamis.cli import choosing, evaluate, looking, making, scoring, train
+from tamis.cli import evaluate, look, make, score, select, train
 from tamis.cli.options import with_fields
 from tamis.cli.printing import say, usage
 from tamis.core.errors import StopError, TamisError
@@ -30,25 +30,25 @@ from tamis.core.version import __version__
 
 #: Every command and its function, in the order of the help.
 COMMANDS: Mapping[str, Callable[..., None]] = {
-    "score": scoring.score,
-    "select": choosing.select,
-    "derive": choosing.derive,
-    "cluster": choosing.cluster,
-    "map": choosing.lay_out,
-    "export": choosing.export,
-    "audit": choosing.audit,
-    "overlap": choosing.overlap,
-    "report": choosing.report,
-    "look": looking.look,
-    "explore": looking.explore,
-    "run": scoring.run_recipe,
-    "status": scoring.status,
+    "score": score.score,
+    "select": select.select,
+    "derive": select.derive,
+    "cluster": select.cluster,
+    "map": select.map_embeddings,
+    "export": select.export,
+    "audit": select.audit,
+    "overlap": select.overlap,
+    "report": select.report,
+    "look": look.look,
+    "explore": look.explore,
+    "run": score.run_recipe,
+    "status": score.status,
     "bench": evaluate.bench,
-    "list": looking.list_things,
-    "check": looking.check,
-    "convert": making.convert,
-    "lab make-pool": making.make_pool,
-    "lab make-tasks": making.make_tasks,
+    "list": look.list_things,
+    "check": look.check,
+    "convert": make.convert,
+    "lab make-pool": make.make_pool,
+    "lab make-tasks": make.make_tasks,
     "train clip": train.clip,
     "train c_ssft": train.c_ssft,
     "train c_rho": train.c_rho,

@@ -244,9 +244,9 @@ def _classes(what: str) -> Mapping[str, type[Any]]:
 
 def _load_recipes() -> list[Any]:
     from tamis.recipes import recipe
-    from tamis.recipes.names import shipped
+    from tamis.recipes.names import shipped_names
 
-    return [recipe.load(name) for name in shipped()]
+    return [recipe.load(name) for name in shipped_names()]
 
 
 #: What `tamis list` can list.
@@ -261,8 +261,8 @@ CATALOGUES: Mapping[str, Callable[[], Rows]] = {
 
 def names(what: str) -> Iterable[str]:
     """Returns the names that a shell completes ("signals", "recipes", "exports", "lists") without loading recipes."""
-    from tamis.recipes.names import shipped
+    from tamis.recipes.names import shipped_names
 
     if what == "lists":
         return CATALOGUES
-    return shipped() if what == "recipes" else _classes(what)
+    return shipped_names() if what == "recipes" else _classes(what)

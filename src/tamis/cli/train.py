@@ -227,7 +227,7 @@ def mix(
 
     from tamis.runs import open_run
     from tamis.runs.subset import Subset
-    from tamis.train.mix import train_mix
+    from tamis.train.mix_weights import train_mix
 
     wanted = open_run(target, partial=partial)
     done = train_mix(
@@ -262,7 +262,7 @@ def sba(
     Example: tamis train sba captions.csv --clip lab/clip --language-model lab/language-model --end eos --out my-sba
     """
     from tamis.models.device import device_for
-    from tamis.pools.texts import read_texts
+    from tamis.pools.text_files import read_texts
     from tamis.train.icc import SbaTraining, train_sba
 
     with _report_errors():
@@ -344,7 +344,7 @@ def icc_labels(
     from tamis.core.files.storage import writing
     from tamis.core.files.targets import check_target
     from tamis.models.device import device_for
-    from tamis.pools.texts import write_to_label
+    from tamis.pools.text_files import write_to_label
     from tamis.train.icc import captions_to_label
 
     # It may hold people's labels, so it is never replaced.

@@ -90,7 +90,7 @@ class LazyPlan:
         """Returns in words how many pairs the waiting signals have judged, a corrected order, and the true cost."""
         from tamis.engines.progress import duration
 
-        requested = {_name(one): group.asked for one in self.waiting for group in scores_of(run, one[1])[0][:1]}
+        requested = {_name(one): group.requested for one in self.waiting for group in scores_of(run, one[1])[0][:1]}
         counts = ", ".join(f"{name} {len(run) if count is None else count:,}" for name, count in requested.items())
         changed = "" if tuple(order) == self.order else f"; steps went in this order: {_in_words(order)}"
         expected = f"; expected {self._costs()}" if self.took else ""
@@ -212,7 +212,7 @@ class _Sampled(RunTable):
         super().__init__(run, columns)
         self._masks = masks
 
-    def asked(self, name: str) -> Mask | None:
+    def requested(self, name: str) -> Mask | None:
         entry = _entry_of(self._name(name), self.run, self._masks)
         return None if entry is None else self._masks[entry]
 
@@ -251,7 +251,7 @@ def _may_wait(recipe: Recipe) -> list[Entry]:
     read = {name for _, signal in recipe.derived for name in signal.reads}
     for rows in recipe.within.values():  # chosen before any signal that waits is scored
         if rows.endswith((".yaml", ".yml")) or shipped_name(rows):
-            read |= (chosen := load(rows)).unaliased(chosen.reads)
+            read |= (chosen := load(rows)).resolve_aliases(chosen.reads)
     return [
         entry
         for entry in recipe.signals
@@ -265,7 +265,7 @@ def _may_wait(recipe: Recipe) -> list[Entry]:
 def _find_poolwide_step(recipe: Recipe, entry: Entry) -> Step | None:
     """Returns the first step, outside groups, that looks at a signal's scores of all pairs wherever it stands."""
     looks = ((step, getattr(step, "poolwide", step.reads)) for step in recipe.steps if not hasattr(step, "parts"))
-    return next((step for step, names in looks if recipe.unaliased(names) & names_of_columns(*entry)), None)
+    return next((step for step, names in looks if recipe.resolve_aliases(names) & names_of_columns(*entry)), None)
 
 
 def _cost(took: Mapping[str, float], entries: Sequence[Entry]) -> float:
@@ -274,7 +274,7 @@ def _cost(took: Mapping[str, float], entries: Sequence[Entry]) -> float:
 
 
 def _reads(step: Step, entry: Entry, recipe: Recipe) -> bool:
-    return bool(recipe.unaliased(step.reads) & names_of_columns(*entry))
+    return bool(recipe.resolve_aliases(step.reads) & names_of_columns(*entry))
 
 
 def _in_words(steps: Iterable[Step]) -> str:

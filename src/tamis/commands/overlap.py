@@ -26,22 +26,22 @@ from tamis.runs.table import MemoryTable
 from tamis.signals.image_hash import colours_of, hashes_of, lightness_of
 
 
-def _saved(image: Image.Image) -> Image.Image:
+def _save(image: Image.Image) -> Image.Image:
     out = io.BytesIO()
     image.save(out, "JPEG", quality=50)
     return Image.open(out).convert("RGB")
 
 
-def _cropped(image: Image.Image) -> Image.Image:
+def _crop(image: Image.Image) -> Image.Image:
     wide, high = image.size
     return image.crop((round(0.04 * wide), round(0.04 * high), round(0.96 * wide), round(0.96 * high)))
 
 
 #: Changes of images whose recall is measured.
 CHANGES: Mapping[str, Callable[[Image.Image], Image.Image]] = {
-    "JPEG, quality 50": _saved,
+    "JPEG, quality 50": _save,
     "half the size": lambda image: image.resize((max(image.width // 2, 1), max(image.height // 2, 1))),
-    "4 % cropped off each side": _cropped,
+    "4 % cropped off each side": _crop,
     "10 % brighter": lambda image: ImageEnhance.Brightness(image).enhance(1.1),
     "grey": lambda image: image.convert("L").convert("RGB"),
     "mirrored": lambda image: image.transpose(Image.Transpose.FLIP_LEFT_RIGHT),
@@ -118,7 +118,7 @@ def _recall(step: NotIn, run: Run, planted: int) -> dict[str, Estimate]:
         return {}
     if not images:
         return {}
-    plain = _hashed(images)
+    plain = _hash(images)
     columns = {name: pa.array(value) if isinstance(value, list) else value for name, value in plain.items()}
     hashes = decode(columns["image_hash"], "image_hash")[0].view(">u8").astype(np.uint64)
     among = References(range(len(images)), hashes=hashes, images=thumbnails(columns))
@@ -126,13 +126,13 @@ def _recall(step: NotIn, run: Run, planted: int) -> dict[str, Estimate]:
     found = {}
     for name, change in CHANGES.items():
         changed = [np.asarray(change(Image.fromarray(image))) for image in images]
-        pairs, _ = alone.find(MemoryTable(_hashed(changed)), among)
+        pairs, _ = alone.find(MemoryTable(_hash(changed)), among)
         right = pairs["copy"] & (pairs["row"] == pairs["reference"])
         found[name] = share_interval(int(np.count_nonzero(right)), len(images))
     return found
 
 
-def _hashed(images: Sequence[NDArray[np.uint8]]) -> dict[str, Any]:
+def _hash(images: Sequence[NDArray[np.uint8]]) -> dict[str, Any]:
     """Returns the columns of `image_hash` and the sizes of images."""
     sizes = np.array([image.shape[:2] for image in images], np.float32)
     return {

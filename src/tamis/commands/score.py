@@ -181,12 +181,12 @@ class Scoring:
 
     def _shards_to_derive(self, signal: Derived) -> int:
         """Returns how many shards lack a derived signal: all, as long as the run lacks rows or columns."""
-        from tamis.recipes.derived.columns import lacking_shards
+        from tamis.recipes.derived.columns import count_lacking
 
         shards = len(self.pool.shards)
         try:
             run = Run(self.path)
-            return shards if len(run.shards) < shards else lacking_shards(run, signal, self.recipe.columns)
+            return shards if len(run.shards) < shards else count_lacking(run, signal, self.recipe.columns)
         except RunError:
             return shards
 

@@ -44,7 +44,7 @@ from tamis.engines.plan import Plan, Task
 from tamis.engines.progress import ShardReport, error_of, failure_tags, record
 from tamis.engines.shard import Progress, ShardWorker
 from tamis.models.device import cores, memory, visible_devices
-from tamis.runs.claims import CLAIMS, being_done
+from tamis.runs.claims import CLAIMS, claimed_shards
 
 #: The most memory that a worker which reads and decodes takes: see `tamis.engines.shard`.
 _WORKER_BYTES = 1 << 30
@@ -174,7 +174,7 @@ class Local:
                 # Each rank helps in its own order, so that ranks seldom want the same shard.
                 order = sorted(missing, key=lambda name: xxhash.xxh64_digest(f"{rank.number}/{name}".encode()))
                 some = order[:_LOOKS_AT]
-                busy = being_done(run, some)
+                busy = claimed_shards(run, some)
                 batch = [missing[name] for name in some if name not in busy][: max(_HELPS_WITH, workers.number)]
                 if batch:
                     wait = _LOOK_SECONDS

@@ -17,7 +17,7 @@ from tamis.pools import Pool, Shard
 from tamis.pools.source import IMAGE_EXTENSIONS
 from tamis.runs import Run, manifest
 from tamis.runs.manifest import description_of, read_description
-from tamis.runs.parts import asked_of, covered_rows, lacks_side_files
+from tamis.runs.parts import covered_rows, lacks_side_files, requested_in
 from tamis.signals.features.sources import Captions, DecodedImages, Dimensions, HiddenContents, Transparencies
 from tamis.signals.file_hash import FileHash
 from tamis.signals.graph import Executor, Identities, model_digest, topological
@@ -204,8 +204,8 @@ class Plan:
             if lacks_side_files(run / output.folder, output.node):
                 done = [shard.name for shard in self.pool.shards if shard.name in present[output]]
                 present[output] -= set(done[:1])
-        asked = {signal for _, signal in self.signals}
-        outputs = [output for output in self.outputs if self.within is None or output.node in asked]
+        requested = {signal for _, signal in self.signals}
+        outputs = [output for output in self.outputs if self.within is None or output.node in requested]
         some = {output for output in outputs if _covers_some(run / output.folder)}
         tasks = []
         for shard in self.pool.shards:
@@ -258,8 +258,8 @@ def _covers_some(folder: Path) -> bool:
 def _lacks(path: Path, rows: Mask | None) -> bool:
     """Whether a part does not cover some of the rows asked for."""
     try:
-        if rows is None or asked_of(path) is None:
-            return asked_of(path) is not None
+        if rows is None or requested_in(path) is None:
+            return requested_in(path) is not None
         done = covered_rows(path)
         return done is not None and bool((rows & ~done).any())
     except DamageError:  # the shard's worker will report it

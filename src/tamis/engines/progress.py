@@ -438,7 +438,7 @@ def read_status(path: str | os.PathLike[str]) -> dict[str, Any]:
         "rows": len(run),
         "statuses": dict(run.statuses),
         "scores": {
-            label: {"done": len(group.shards), "folder": group.folder.name, "asked": group.asked}
+            label: {"done": len(group.shards), "folder": group.folder.name, "requested": group.requested}
             for label, group in run.scores.items()
         },
         "embeddings": {name: len(files(folder, ".npy")) for name, folder in run.embeddings.items()},
@@ -479,7 +479,7 @@ def render_status(status: Mapping[str, Any]) -> str:
         lines[0] += " (the process is gone; run the same `tamis score` command again to continue)"
     lines.append(f"  index      {shards['indexed']}/{shards['total']} shards, {plural(status['rows'], 'pair')}")
     for label, group in status["scores"].items():
-        some = "" if group["asked"] is None else f", {plural(group['asked'], 'pair')} requested"
+        some = "" if group["requested"] is None else f", {plural(group['requested'], 'pair')} requested"
         lines.append(f"  {label:<10} {group['done']}/{shards['total']} shards{some}")
     lines += [f"  {name} {n}/{shards['total']} shards" for name, n in (status["embeddings"] | status["texts"]).items()]
     if pairs and status["state"] != "done":

@@ -208,9 +208,9 @@ class Worker:
         """Returns the number of finished samples of each current shard."""
         return dict(self.rows)
 
-    def do(self, shard: Shard, folders: Sequence[str], *asked: Any) -> ShardReport | TamisError:
-        """Makes the parts of a shard for some folders of the run, of the rows `asked` for (see `Task`)."""
-        task = Task(shard, tuple(output for output in self.plan.outputs if output.folder in folders), *asked)
+    def do(self, shard: Shard, folders: Sequence[str], *requested: Any) -> ShardReport | TamisError:
+        """Makes the parts of a shard for some folders of the run, of the `requested` rows (see `Task`)."""
+        task = Task(shard, tuple(output for output in self.plan.outputs if output.folder in folders), *requested)
         try:
             return self.workers.do(task, partial(self._count, shard.name))
         except TamisError as error:

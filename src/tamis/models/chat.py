@@ -20,6 +20,7 @@ from PIL import Image
 from tamis.core.arrays import Pixels
 from tamis.core.errors import ModelError, TamisError, first_line
 from tamis.core.types import Device, ModelRef
+from tamis.models.chat_client import LIKELIEST, Answer
 from tamis.models.device import dtype_of, use_threads
 from tamis.models.loading import (
     load_once,
@@ -33,7 +34,6 @@ from tamis.models.loading import (
 from tamis.models.nucleus import Sampling, token_drawer
 from tamis.models.preprocess import LARGEST_SIDE
 from tamis.models.reference import resolve
-from tamis.models.server import LIKELIEST, Answer
 
 log = logging.getLogger(__name__)
 

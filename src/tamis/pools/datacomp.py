@@ -27,7 +27,7 @@ from tamis.core.files.remote import is_transient, is_unreached
 from tamis.core.types import Column, Device, Node, Sample, Samples, Signal
 from tamis.pools.rows import check_texts, choose_column, column_kinds, open_error
 from tamis.pools.source import Pool, PoolSpec, SampleReader, rows_of
-from tamis.pools.table import RowRange, TableShard, piece_name, row_ranges
+from tamis.pools.table_shards import RowRange, TableShard, piece_name, row_ranges
 
 SCORES = ("clip_b32_similarity_score", "clip_l14_similarity_score")
 

@@ -24,7 +24,7 @@ from tamis.core.types import Member, Sample
 from tamis.pools.images import is_image
 from tamis.pools.rows import CAPTION_COLUMNS
 from tamis.pools.source import Pool, PoolSpec, SampleFault, SampleFiles, SampleReader, read_json, say_left_out, utf8
-from tamis.pools.table import read_file
+from tamis.pools.table_shards import read_file
 from tamis.pools.tar import File, TarShard, caption_ext
 
 SHARD_PAIRS = 5_000

@@ -218,7 +218,7 @@ def _pool_of(found: list[str], spec: PoolSpec, names: Mapping[str, str]) -> Pool
         from tamis.pools.datacomp import metadata_pool
 
         return replace(metadata_pool(spec, {url: stems[url] for url in urls}), about=about, mixed=mixed)
-    from tamis.pools.table import table_shards
+    from tamis.pools.table_shards import table_shards
 
     rows = tuple(shard for url in urls for shard in table_shards(url, stems[url], spec))
     about += f"; images: {rows[0].image or 'none'}; captions: {rows[0].caption}"
@@ -240,7 +240,7 @@ def _kind_of(urls: list[str], spec: PoolSpec) -> tuple[list[str], str]:
         return tables, "datacomp"
     if spec.format == "auto" and tables[0].endswith(".parquet"):
         from tamis.pools.datacomp import SCORES
-        from tamis.pools.table import IMAGE_COLUMNS
+        from tamis.pools.table_shards import IMAGE_COLUMNS
 
         present, images = set(column_kinds(tables[0])), {*IMAGE_COLUMNS, spec.image}
         if {"uid", "text"} <= present and present & {"url", *SCORES} and not present & images:

@@ -184,12 +184,14 @@ def open_error(url: str, kind: str | None, error: Exception) -> PoolError | Unre
     return PoolError(f"{url} cannot be read{f' as {kind}' if kind else ''}: {error}")
 
 
-def choose_column(kind: str, asked: str | None, usual: Sequence[str], present: Sequence[str], url: str) -> str:
+def choose_column(kind: str, requested: str | None, usual: Sequence[str], present: Sequence[str], url: str) -> str:
     """Returns the requested column, or the first present one of the usual names."""
-    if asked is not None:
-        if asked in present:
-            return asked
-        raise PoolError(f"{url} has no column {asked!r}{nearest(asked, present)}; it has: {list_columns(present)}")
+    if requested is not None:
+        if requested in present:
+            return requested
+        raise PoolError(
+            f"{url} has no column {requested!r}{nearest(requested, present)}; it has: {list_columns(present)}"
+        )
     for name in usual:
         if name in present:
             return name

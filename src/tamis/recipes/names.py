@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     pass
 
 
-def shipped() -> list[str]:
+def shipped_names() -> list[str]:
     """Returns the names of the shipped recipes."""
     names = (entry.name for entry in files("tamis.recipes.shipped").iterdir())
     return sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml"))
@@ -18,4 +18,4 @@ def shipped() -> list[str]:
 def shipped_name(recipe: str) -> str | None:
     """Returns the name of a shipped recipe, else None. tmars∩c_rho is the older name of tmars-and-c_rho."""
     name = recipe.replace("∩", "-and-")
-    return name if name in shipped() else None
+    return name if name in shipped_names() else None

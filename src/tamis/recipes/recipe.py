@@ -26,7 +26,7 @@ from tamis.core.types import KEEPS, Signal
 from tamis.core.types import settings as settings_of
 from tamis.pools.source import PoolSpec
 from tamis.recipes.derived import DERIVED, Derived
-from tamis.recipes.names import shipped, shipped_name
+from tamis.recipes.names import shipped_name, shipped_names
 from tamis.signals import SIGNALS
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class Recipe:
         """Labels and signals of both kinds."""
         return (*self.signals, *self.derived)
 
-    def unaliased(self, names: Iterable[str]) -> set[str]:
+    def resolve_aliases(self, names: Iterable[str]) -> set[str]:
         """Returns names of columns, with the recipe's aliases replaced."""
         return {self.columns.get(name, name) for name in names}
 
@@ -147,7 +147,7 @@ def load(recipe: RecipeLike, settings: Sequence[str] = (), *, signals: Sequence[
 def usual(signal: str, setting: str) -> dict[str, list[str]]:
     """Returns value -> recipes: what shipped recipes give a setting; the commonest value, the shortest recipe first."""
     words: dict[str, list[str]] = {}
-    signals = {name: _raw(name)[0].get("signals") or [] for name in shipped()}
+    signals = {name: _raw(name)[0].get("signals") or [] for name in shipped_names()}
     for name, entries in sorted(signals.items(), key=lambda item: len(item[1])):
         for entry in entries:
             settings = entry.get(signal) if isinstance(entry, dict) else None
@@ -174,7 +174,7 @@ def _raw(recipe: PathLike | Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     if not os.path.isfile(text):
         if path.suffix in (".yaml", ".yml"):
             raise RecipeError(f"there is no recipe file {text!r}")
-        raise RecipeError(f"{unknown_message('recipe', text, shipped())}; a file of your own ends in .yaml")
+        raise RecipeError(f"{unknown_message('recipe', text, shipped_names())}; a file of your own ends in .yaml")
     try:
         with path.open("rb") as file:
             content = file.read(_MOST_BYTES + 1)
@@ -320,7 +320,7 @@ def _parse(data: Mapping[str, Any], name: str, above: tuple[str, ...], typed: fr
     inner: list[Recipe] = []
     chosen = tuple(_step(step, f"{where}, select[{n}]", above, inner) for n, step in enumerate(steps))
     named = {entry: words for part in inner for entry, words in part.named.items()}
-    named |= {entry: _words(_recorded(raw, False)) for entry, raw in zip(entries, signals, strict=True)}
+    named |= {entry: _words(_recipe_entry(raw, False)) for entry, raw in zip(entries, signals, strict=True)}
     if written and "select" not in data:
         raise RecipeError(f"{where} says what to export and not what to keep: add 'select: []' for every pair")
     return Recipe(
@@ -339,7 +339,7 @@ def _parse(data: Mapping[str, Any], name: str, above: tuple[str, ...], typed: fr
         selects="select" in data,
         exports=written,
         report=_path(data.get("report"), f"{where}, report"),
-        text={key: _recorded(value, key in _WITH_URLS) for key, value in data.items()},
+        text={key: _recipe_entry(value, key in _WITH_URLS) for key, value in data.items()},
     )
 
 
@@ -350,16 +350,16 @@ def _words(value: Any) -> frozenset[str]:
     return frozenset([value] if isinstance(value, str) else [])
 
 
-def _recorded(value: Any, with_urls: bool) -> Any:
+def _recipe_entry(value: Any, with_urls: bool) -> Any:
     """Returns a part of a recipe as a file holds it: objects as their settings, URLs without secrets."""
     if isinstance(value, Signal | Derived):
         value = {value.name: settings_of(value)}
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = settings_of(value)
     if isinstance(value, Mapping):
-        return {key: _recorded(inner, with_urls) for key, inner in value.items()}
+        return {key: _recipe_entry(inner, with_urls) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_recorded(one, with_urls) for one in value]
+        return [_recipe_entry(one, with_urls) for one in value]
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
     elif isinstance(value, np.generic):

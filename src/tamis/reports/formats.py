@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tamis.core.types import EXIF_WORDS
-from tamis.recipes.names import shipped
+from tamis.recipes.names import shipped_names
 from tamis.recipes.recipe import load
 from tamis.runs.subset import Subset
 
@@ -130,7 +130,7 @@ def colour(subset: Mapping[str, Any]) -> str:
 
 def _changes(subset: Subset, others: Sequence[Subset]) -> str:
     """Returns ", fraction 0.2" if a recipe differs from the shipped one, or from others of its name; else ""."""
-    is_shipped = subset.name in shipped()
+    is_shipped = subset.name in shipped_names()
     same = [other.recipe for other in others if other.name == subset.name]
     known = [load(subset.name).text] if is_shipped else same
     if any(_steps(each) != _steps(subset.recipe) for each in known):

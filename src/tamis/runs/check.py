@@ -73,7 +73,7 @@ class Checked:
         files: number of parts that were read to their last byte.
         findings: the problems found.
         command: what completes the run: a command, or in words; "" if nothing is missing.
-        asked: {label: pairs that a signal was asked to judge} of signals that were not asked for all.
+        requested: {label: pairs that a signal was asked to judge} of signals that were not asked for all.
     """
 
     run: Path
@@ -81,7 +81,7 @@ class Checked:
     files: int
     findings: tuple[Finding, ...]
     command: str = ""
-    asked: Mapping[str, int] = field(default_factory=dict)
+    requested: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def exit_code(self) -> int:
@@ -118,7 +118,12 @@ def check(run: str | os.PathLike[str]) -> Checked:
     command = "; then ".join(words or opened.completing_command() for words in sorted(lacks))
     findings = tuple(work.findings)
     return Checked(
-        run=opened.path, shards=len(opened.urls), files=work.files, findings=findings, command=command, asked=work.asked
+        run=opened.path,
+        shards=len(opened.urls),
+        files=work.files,
+        findings=findings,
+        command=command,
+        requested=work.requested,
     )
 
 
@@ -128,7 +133,7 @@ class _Check:
     findings: list[Finding] = field(default_factory=list)
     files: int = 0
     labels: dict[str, Path] = field(default_factory=dict)  # of scores, to their folders
-    asked: dict[str, int] = field(default_factory=dict)
+    requested: dict[str, int] = field(default_factory=dict)
     remedies: dict[Path, str] = field(default_factory=dict)  # of folders of parts that tamis score does not make
 
     def remedy(self, path: Path) -> str:
@@ -236,11 +241,11 @@ def _folder(work: _Check, folder: Path, good: set[str]) -> None:
         elif shard in good and work.read(path, read):
             work.files += 1
             if facts.get("within"):
-                asked, rows = parts.asked_of(path), parts.index_facts(run.index_path(shard)).rows
-                some += rows if asked is None else asked
+                requested, rows = parts.requested_in(path), parts.index_facts(run.index_path(shard)).rows
+                some += rows if requested is None else requested
                 every += rows
     if some < every:
-        work.asked[facts["label"]] = some
+        work.requested[facts["label"]] = some
     for usual, _ in Counter(widths.values()).most_common(1):
         for path in (path for path, width in widths.items() if width != usual):
             work.note("damaged", path, f"it holds {widths[path]} numbers per row, most other shards {usual}")
@@ -300,7 +305,7 @@ def lines(result: Checked) -> Iterator[str]:
         yield "delete these files while no other command works on the run:"
         for path in result.to_delete:
             yield str(path) if isinstance(path, RemotePath) else shlex.join(["rm", "--", str(path)])
-    for label, asked in result.asked.items():
-        yield f"{label}: {asked:,} pairs are scored, the others were not requested"
+    for label, requested in result.requested.items():
+        yield f"{label}: {requested:,} pairs are scored, the others were not requested"
     if result.command:
         yield f"to complete it: {result.command}"

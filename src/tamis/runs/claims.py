@@ -173,7 +173,7 @@ def _in_use(path: Path) -> str:
     return f"{what} is in use by process {holder.get('process', '?')} on {holder.get('host', 'another machine')}{doing}"
 
 
-def being_done(run: Path, shards: Collection[str]) -> set[str]:
+def claimed_shards(run: Path, shards: Collection[str]) -> set[str]:
     """Returns the shards that running processes have claimed."""
     now = cache(partial(_now, run / CLAIMS))
     return {name for name in storage.files(run / CLAIMS) if name in shards and not _is_free(run / CLAIMS / name, now)}
@@ -182,7 +182,7 @@ def being_done(run: Path, shards: Collection[str]) -> set[str]:
 def free_claims(run: Path) -> list[str]:
     """Returns the shards whose claims are left over from killed processes."""
     claims = storage.files(run / CLAIMS)
-    return sorted(claims - being_done(run, claims))
+    return sorted(claims - claimed_shards(run, claims))
 
 
 def sweep_claims(run: Path) -> None:

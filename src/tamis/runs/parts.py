@@ -50,8 +50,8 @@ INDEX_FIELDS = [
 _STATUS = "tamis.status."
 
 #: The reason of rows that a score part does not cover begins so; the footer of such a part says how many it covers.
-NOT_ASKED = "not asked"
-_ASKED = "tamis.asked"
+NOT_REQUESTED = "not asked"
+_REQUESTED = "tamis.asked"
 
 _RANDOM = [name for name, column in INDEX.items() if column.type == "uint64"]  # ids and hashes: incompressible
 _TEXT_LISTS = pa.list_(pa.string())
@@ -130,13 +130,13 @@ def write_scores(
     reasons: Sequence[str | None],
     *,
     uids: str,
-    asked: int | None = None,
+    requested: int | None = None,
     more: Mapping[str, pa.Array] = {},
     facts: Mapping[str, str] = {},
 ) -> None:
     """Writes a score part: the signal's columns, float32 or words, null = not judged, and the reason.
 
-    `values` holds (n,) per column: floats with NaN, or words with None. `uids` is the hash of the index's uids, `asked`
+    `values` holds (n,) per column: floats with NaN or words. `uids` is the hash of the index's uids, `requested`
     the number of rows that the part covers. `more`: columns that are not the signal's, and `facts` for the footer.
     """
     arrays = dict(more)
@@ -155,42 +155,42 @@ def write_scores(
         path,
         pa.table(arrays),
         uids=uids,
-        facts={**facts, **({} if asked in (None, len(reasons)) else {_ASKED: str(asked)})},
+        facts={**facts, **({} if requested in (None, len(reasons)) else {_REQUESTED: str(requested)})},
         row_group_size=_ROW_GROUP * 8,
         compression={name: "ZSTD" if name in words else "NONE" for name in arrays},
         use_dictionary=["reason", *words],
     )
 
 
-def asked_of(path: Path) -> int | None:
+def requested_in(path: Path) -> int | None:
     """Returns how many rows a score part covers; None: all."""
-    asked = CheckedParquet(path).facts.get(_ASKED)
-    return None if asked is None else int(asked)
+    requested = CheckedParquet(path).facts.get(_REQUESTED)
+    return None if requested is None else int(requested)
 
 
 def covered_rows(path: Path, owner: Owner | None = None) -> Mask | None:
     """Returns the rows that a score part covers, (rows,) bool; None: all."""
-    if asked_of(path) is None:
+    if requested_in(path) is None:
         return None
     reasons = read_columns(path, ["reason"], owner).column("reason").cast(pa.string())
-    outside: Mask = pc.starts_with(reasons, NOT_ASKED).fill_null(False).to_numpy().astype(bool)
+    outside: Mask = pc.starts_with(reasons, NOT_REQUESTED).fill_null(False).to_numpy().astype(bool)
     return ~outside
 
 
-def spread(path: Path, table: pa.Table, rows: Mask, outside: str, *, uids: str) -> tuple[pa.Table, int]:
+def merge_rows(path: Path, table: pa.Table, rows: Mask, outside: str, *, uids: str) -> tuple[pa.Table, int]:
     """Puts scores of some `rows` of a shard into its part, which keeps what it covers; returns all rows, and how many
     are covered. The others are null, with a reason that names what they are `outside` of."""
     nothing = pa.table({field.name: pa.nulls(1, field.type) for field in table.schema})
-    reason = pa.array([f"{NOT_ASKED}: outside {outside}"])
+    reason = pa.array([f"{NOT_REQUESTED}: outside {outside}"])
     pieces = [nothing.set_column(nothing.schema.get_field_index("reason"), "reason", reason), table]
-    positions, asked, owner = np.zeros(rows.size, np.int64), rows, Owner(rows.size, uids)
+    positions, requested, owner = np.zeros(rows.size, np.int64), rows, Owner(rows.size, uids)
     if path.is_file():
         pieces.append(read_columns(path, table.column_names, owner).cast(table.schema))
         before = covered_rows(path, owner)
         before = np.ones(rows.size, bool) if before is None else before
-        positions[before], asked = 1 + table.num_rows + np.flatnonzero(before), rows | before
+        positions[before], requested = 1 + table.num_rows + np.flatnonzero(before), rows | before
     positions[rows] = 1 + np.arange(table.num_rows)
-    return pa.concat_tables(pieces).take(pa.array(positions)), int(np.count_nonzero(asked))
+    return pa.concat_tables(pieces).take(pa.array(positions)), int(np.count_nonzero(requested))
 
 
 def read_columns(path: Path, names: Sequence[str] | None, owner: Owner | None = None) -> pa.Table:

@@ -67,7 +67,7 @@ class ScoreSet:
         columns: the signal's columns.
         facts: the content of `signal.json`.
         shards: the shards that are scored.
-        asked: how many rows of the run the signal was asked to judge; None: all.
+        requested: how many rows of the run the signal was asked to judge; None: all.
     """
 
     folder: Path
@@ -75,7 +75,7 @@ class ScoreSet:
     columns: tuple[Column, ...]
     facts: Mapping[str, Any]
     shards: frozenset[str]
-    asked: int | None = None
+    requested: int | None = None
 
     @property
     def completed_by(self) -> str:
@@ -312,20 +312,20 @@ class Run:
                 log.warning("%s has parts but no %s and is left out: repeat `tamis score`", folder, SIGNAL)
         sets = {}
         for label, (folder, facts) in sorted(found.items()):
-            shards, asked = files(folder, ".parquet"), None
+            shards, requested = files(folder, ".parquet"), None
             columns = tuple(Column(**column) for column in facts["columns"])
-            if facts.get("within") and (asked := self._asked_in(folder, shards)) is not None:
-                about = f"scored of {asked:,} of {len(self):,} pairs, the others were not requested"
+            if facts.get("within") and (requested := self._requested_in(folder, shards)) is not None:
+                about = f"scored of {requested:,} of {len(self):,} pairs, the others were not requested"
                 columns = tuple(
                     replace(column, about=f"{column.about}; {about}" if column.about else about) for column in columns
                 )
-            sets[label] = ScoreSet(folder, label, columns, facts, frozenset(shards), asked)
+            sets[label] = ScoreSet(folder, label, columns, facts, frozenset(shards), requested)
         return sets
 
-    def _asked_in(self, folder: Path, shards: Iterable[str]) -> int | None:
+    def _requested_in(self, folder: Path, shards: Iterable[str]) -> int | None:
         """Returns how many rows the parts of a folder cover; None: all rows of their shards."""
         here = set(shards).intersection(self.shards)
-        counts = {shard: parts.asked_of(folder / f"{shard}.parquet") for shard in here}
+        counts = {shard: parts.requested_in(folder / f"{shard}.parquet") for shard in here}
         if all(count is None for count in counts.values()):
             return None
         return sum(self.owner(shard).rows if count is None else count for shard, count in counts.items())
@@ -510,9 +510,9 @@ class Run:
         """Returns the halves of the uids of one shard's rows."""
         return parts.uids_of(self.index(self.shards[block], ["uid_hi", "uid_lo"]))
 
-    def asked(self, group: ScoreSet | None) -> Mask | None:
+    def requested(self, group: ScoreSet | None) -> Mask | None:
         """Returns the rows that a signal was asked to judge, (rows,) bool; None: all."""
-        if group is None or group.asked is None:
+        if group is None or group.requested is None:
             return None
         if group.label not in self._asked:
             found = self._asked[group.label] = np.ones(len(self), bool)
@@ -648,8 +648,8 @@ class RunTable(Table):
         group = self._locate(name)[1]
         return None if group is None else group.side_file(file)
 
-    def asked(self, name: str) -> Mask | None:
-        return self.run.asked(self._locate(name)[1])
+    def requested(self, name: str) -> Mask | None:
+        return self.run.requested(self._locate(name)[1])
 
     def _name(self, name: str) -> str:
         return self._aliases.get(name, name)

@@ -107,7 +107,7 @@ class Table(ABC):
         """Returns a side file of a column's signal; None if there is none."""
         return None
 
-    def asked(self, name: str) -> Mask | None:
+    def requested(self, name: str) -> Mask | None:
         """Returns the rows that a column's signal was asked to judge, (rows,) bool; None: all."""
         return None
 
@@ -138,11 +138,11 @@ class Table(ABC):
         other.__dict__ |= self.__dict__ | {"_candidates": candidates}
         return other
 
-    def check_asked(self, names: Sequence[str], reader: str) -> None:
+    def check_requested(self, names: Sequence[str], reader: str) -> None:
         """Raises RunError if a column that a reader needs in full covers some rows only."""
         for name in names:
-            if (asked := self.asked(name)) is not None:
-                lacking = int(np.count_nonzero(~asked))
+            if (requested := self.requested(name)) is not None:
+                lacking = int(np.count_nonzero(~requested))
                 what = f"{reader} reads {name!r}, which nobody asked for in {lacking:,} of {len(self):,} rows"
                 raise RunError(f"{what}: score it in full first, without 'within'")
 

@@ -125,14 +125,14 @@ class ScoreWriter(PartWriter):
         return pa.table({**arrays, "reason": pa.array(reasons, pa.string())})
 
     def write(self, path: Path, uids: str) -> None:
-        table, asked = self.table(), None
+        table, requested = self.table(), None
         if self.rows is not None:
-            table, asked = parts.spread(path, table, self.rows, self.outside, uids=uids)
+            table, requested = parts.merge_rows(path, table, self.rows, self.outside, uids=uids)
         values = {
             column.name: table[column.name].to_pylist() if column.kind == "word" else table[column.name].to_numpy()
             for column in self.columns
         }
-        parts.write_scores(path, self.columns, values, table["reason"].to_pylist(), uids=uids, asked=asked)
+        parts.write_scores(path, self.columns, values, table["reason"].to_pylist(), uids=uids, requested=requested)
 
 
 class RowsWriter(PartWriter):
@@ -251,8 +251,8 @@ def _state(path: Path) -> int:
     """Returns how many rows a part covers: -1 for all, -2 if there is no part."""
     if not path.is_file():
         return -2
-    asked = parts.asked_of(path) if path.parent.parent.name == "scores" else None
-    return -1 if asked is None else asked
+    requested = parts.requested_in(path) if path.parent.parent.name == "scores" else None
+    return -1 if requested is None else requested
 
 
 def _remove(folder: Path, what: str) -> None:

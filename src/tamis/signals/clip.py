@@ -15,10 +15,10 @@ from tamis.core.arrays import Floats, Pixels
 from tamis.core.errors import ModelError, at_least_one, check_words
 from tamis.core.math.similarity import rowwise_dot
 from tamis.core.types import LATER, Column, Device, FileRef, ModelRef, Node, OptionalFileRef, OptionalModelRef, Signal
+from tamis.models.chat_client import Server
 from tamis.models.clip import load_clip, load_tokenizer
 from tamis.models.nucleus import Sampling
 from tamis.models.reference import Cleaning
-from tamis.models.server import Server
 from tamis.pools.vectors import SIDES
 from tamis.signals.features.embeddings import (
     AlikeImageEmbedding,

@@ -14,8 +14,8 @@ import yaml
 from tamis.core.arrays import Pixels
 from tamis.core.errors import RecipeError, at_least_one, brief, check_effect, check_words, read_text, unknown_message
 from tamis.core.types import Column, Device, ModelRef, Node, OptionalFileRef, Signal
+from tamis.models.chat_client import Answer, ChatClient, Question, Server
 from tamis.models.nucleus import Sampling
-from tamis.models.server import Answer, ChatClient, Question, Server
 from tamis.signals.features.sources import Captions, DecodedImages
 
 #: The best number.
@@ -66,7 +66,7 @@ class Judge(Signal):
 
     Attributes:
         model: a vision-language checkpoint, or a server: `{url: ..., model: ...}` with the settings of
-            `tamis.models.server.Server`, whose prompt and temperature are not used.
+            `tamis.models.chat_client.Server`, whose prompt and temperature are not used.
         aspects: which of them to ask for; by default all.
         aspects_from: a YAML file with aspects of your own: `aspects: {name: text}`, and perhaps another `prompt` with
             {aspect} and {caption}.

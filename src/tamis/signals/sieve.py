@@ -14,12 +14,12 @@ import numpy as np
 from tamis.core.arrays import Floats
 from tamis.core.errors import unknown_message
 from tamis.core.types import LATER, Column, Device, ModelRef, Node, OptionalFileRef, OptionalModelRef, Signal
+from tamis.models.chat_client import Server
 from tamis.models.nucleus import Sampling
-from tamis.models.server import Server
 from tamis.signals.features.embeddings import Fit
 from tamis.signals.features.generated import captions_by
 from tamis.signals.features.sources import Captions, DecodedImages
-from tamis.signals.features.text import MaskedImages
+from tamis.signals.features.text_boxes import MaskedImages
 
 _MEDIA = ("image", "photo", "photograph", "picture", "pic", "snapshot", "illustration", "drawing", "painting", "sketch")
 _STOCK = ("image", "photo", "photograph", "picture", "illustration", "vector")
@@ -74,7 +74,7 @@ class Sieve(Signal):
 
     Attributes:
         captioner: a BLIP, GIT, BLIP-2 or vision-language checkpoint (docs/models.md lists the types), or a server with
-            such a model: `{url: ..., model: ...}`, with the settings of `tamis.models.server.Server`.
+            such a model: `{url: ..., model: ...}`, with the settings of `tamis.models.chat_client.Server`.
         sampling: number of captions per image, and how to draw them; more captions never lower the score.
         encoder: embeds the texts: a sentence-transformers, CLIP or BLIP retrieval checkpoint.
         encoder_prompt: text before each text for the encoder, such as "query: " for E5; None: what the encoder's folder

@@ -17,7 +17,7 @@ from tamis.core.types import Column, Device, ModelRef, Node, Signal
 from tamis.models.ocr import Regions, load_can_read
 from tamis.signals.features.embeddings import ImageEmbedding, TextEmbedding
 from tamis.signals.features.sources import Captions, DecodedImages
-from tamis.signals.features.text import Fill, MaskedEmbedding, MaskedImages, RecognisedText, TextBoxes
+from tamis.signals.features.text_boxes import Fill, MaskedEmbedding, MaskedImages, RecognisedText, TextBoxes
 
 UNKNOWN_SCRIPT = "the image has text, and the recogniser does not know the script of the caption"
 

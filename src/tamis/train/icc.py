@@ -36,7 +36,7 @@ from tamis.models.loading import is_pooler, load_tokenizer_in, load_whole, longe
 from tamis.models.reference import resolve
 from tamis.models.texts.regression import load_text_regression
 from tamis.models.texts.soft_token import Bridge, End, Reader
-from tamis.pools.texts import read_texts
+from tamis.pools.text_files import read_texts
 from tamis.runs import open_run
 from tamis.train.loop import Optimiser, Settings, fit
 

@@ -101,7 +101,7 @@ def test_bf16_stays_as_near_to_float32_as_the_signal_says(
 def test_bf16_rounds_to_the_nearest_and_ties_to_even() -> None:
     step = 2.0**-7  # between bf16 numbers from 1 to 2
     rows = np.float32([[1 + step / 2, 1 + 1.5 * step, 1 + 0.51 * step, -1 - 0.49 * step, 0]])
-    np.testing.assert_array_equal(contrastive._rounded(rows), [[1, 1 + 2 * step, 1 + step, -1, 0]])
+    np.testing.assert_array_equal(contrastive._round(rows), [[1, 1 + 2 * step, 1 + step, -1, 0]])
 
 
 def slow_clip_loss(images: Array, texts: Array, signal: ClipLoss) -> Array:

@@ -15,7 +15,7 @@ from tamis.recipes.derived.concepts import ConceptWeight
 from tamis.recipes.derived.mix import Mix
 from tamis.runs.subset import Subset
 from tamis.runs.table import MemoryTable, Table
-from tamis.train.mix import train_mix
+from tamis.train.mix_weights import train_mix
 
 
 def mixed(mix: Mix, table: Table) -> Any:

@@ -11,7 +11,7 @@ from PIL import Image
 
 from tamis.core.errors import RecipeError
 from tamis.core.math.copies import NearTo
-from tamis.recipes.steps.not_in import NotIn, References, plain, thumbnails
+from tamis.recipes.steps.not_in import NotIn, References, normalise, thumbnails
 from tamis.runs.table import MemoryTable
 from tamis.signals.image_hash import hashes_of
 
@@ -69,7 +69,7 @@ def test_with_the_same_caption_image_and_text_must_be_those_of_one_reference() -
     refs = references([image(1), image(1), image(9)], ["a dog", "Two.", "a cat"])
     pairs, _ = NotIn(reference="r", caption="same").find(MemoryTable(pool), refs)
     assert pairs[["row", "reference"]].tolist() == [(0, 0)]
-    assert plain("  Ａ Dog, ") == "a dog"
+    assert normalise("  Ａ Dog, ") == "a dog"
 
 
 def test_a_pair_just_below_the_limit_is_borderline_and_stays(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def laid(run_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("pacmap")
     place = tmp_path_factory.mktemp("laid") / "run"
     shutil.copytree(run_folder, place)
-    tamis.lay_out(place)
+    tamis.map_embeddings(place)
     return place
 
 
@@ -99,7 +99,7 @@ def test_a_stored_map_is_columns_that_recipes_read_and_is_made_once(laid: Path, 
     x = run.to_numpy("map_x")
     assert np.flatnonzero(np.isnan(x)).tolist() == [13]  # its image does not decode
     stamp = (run.scores["map_image"].folder / "00000.parquet").stat().st_mtime_ns
-    again = tamis.lay_out(laid)
+    again = tamis.map_embeddings(laid)
     assert (again.scores["map_image"].folder / "00000.parquet").stat().st_mtime_ns == stamp
     recipe = {"select": [{"at_least": {"score": "map_x", "value": 0.0, "missing": "drop"}}]}
     assert len(tamis.select(run, recipe)) == int((x >= 0).sum())
@@ -112,7 +112,7 @@ def test_a_stored_map_is_columns_that_recipes_read_and_is_made_once(laid: Path, 
     assert facts["method"] == "PCA"
     assert facts["command"] == f"tamis map {laid} --of image"
     with pytest.raises(RecipeError, match="the column 'words' holds numbers"):
-        tamis.lay_out(laid, of="words")
+        tamis.map_embeddings(laid, of="words")
 
 
 @pytest.mark.parametrize("count", [0, 1, 2])
@@ -124,10 +124,10 @@ def test_few_embeddings_are_a_map_too(count: int, run_folder: Path, tmp_path: Pa
         with pytest.raises(RecipeError, match="there is nothing to show on a map"):
             Near(CachedRun(run)).layout("image_embedding")
         with pytest.raises(RecipeError, match="there is nothing to lay out"):
-            tamis.lay_out(run)
+            tamis.map_embeddings(run)
         return
     assert sorted(Near(CachedRun(run)).layout("image_embedding").rows) == list(range(count))
-    assert np.isfinite(tamis.lay_out(run).to_numpy("map_x")).sum() == count
+    assert np.isfinite(tamis.map_embeddings(run).to_numpy("map_x")).sum() == count
     stored = Near(CachedRun(run)).layout("map_image")
     assert np.isfinite(stored.points).all()
     assert len(explored(run).map_names("map_image")) <= 2

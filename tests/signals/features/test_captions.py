@@ -13,7 +13,7 @@ from factories import index_rows, pair, text_pool, write_pool, write_tar
 import tamis
 from tamis.core.errors import RecipeError
 from tamis.core.ids import format_uid
-from tamis.pools.texts import read_captions_file
+from tamis.pools.text_files import read_captions_file
 from tamis.runs import Run
 
 

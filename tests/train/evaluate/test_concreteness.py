@@ -12,7 +12,7 @@ from factories import WORDS
 from tamis.core.errors import PoolError, RecipeError
 from tamis.core.types import Column, Device
 from tamis.models.texts.regression import is_held_out
-from tamis.pools.texts import read_texts
+from tamis.pools.text_files import read_texts
 from tamis.signals import CaptionLength, TextArea
 from tamis.train.evaluate.concreteness import evaluate_concreteness
 

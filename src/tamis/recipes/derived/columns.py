@@ -47,7 +47,7 @@ def add_derived(
     return opened
 
 
-def lacking_shards(run: Run, signal: Derived, names: Mapping[str, str]) -> int:
+def count_lacking(run: Run, signal: Derived, names: Mapping[str, str]) -> int:
     """Returns how many shards of a run lack the columns of a signal; RunError if the run lacks what it reads."""
     stem = _stem(run, signal.name, signal.version, settings(signal, recorded=True), _sources(signal, run, names))
     return len(set(run.shards) - files(run.path / "scores" / f"{signal.name}-{stem}", ".parquet"))
@@ -70,7 +70,7 @@ def _stem(run: Run, name: str, version: int, settings: Mapping[str, Any], more: 
 
 def _with_columns_of(signal: Derived, label: str, run: Run, names: Mapping[str, str]) -> Run:
     table = run.table(names)
-    table.check_asked(sorted(signal.reads), signal.name)
+    table.check_requested(sorted(signal.reads), signal.name)
     more = _sources(signal, run, names)
 
     def compute(saved: Saved) -> Computed:

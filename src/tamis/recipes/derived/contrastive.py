@@ -56,7 +56,7 @@ def contrastive_norms(
     shift = of_images.mean()
     weights = [np.exp(each).astype(np.float32) for each in (of_images - shift, of_texts)]
     # About the largest product: a bf16 is most exact near 0, and nothing overflows.
-    peak = _rounded(((images[:TILE] - centre) * scale @ (texts[:TILE] - others).T).max(keepdims=True))[0]
+    peak = _round(((images[:TILE] - centre) * scale @ (texts[:TILE] - others).T).max(keepdims=True))[0]
     torch = _torch() if precision == "bf16" else None
     as_left, as_right, exponentials = _on_torch(torch, peak) if torch else _plainly(precision, peak)
     cosine, rows, columns = np.empty(count), np.empty(count), np.zeros(count)
@@ -114,7 +114,7 @@ def _plainly(precision: str, peak: Float32s) -> _Arithmetic:
         np.subtract(tile, peak, out=tile)
         np.exp(tile, out=tile)
 
-    side = _rounded if precision == "bf16" else np.asarray
+    side = _round if precision == "bf16" else np.asarray
     return side, side, fill
 
 
@@ -135,7 +135,7 @@ def _on_torch(torch: Any, peak: Float32s) -> _Arithmetic:
     return left, right, fill
 
 
-def _rounded(rows: Float32s) -> Float32s:
+def _round(rows: Float32s) -> Float32s:
     """Rounds to bf16, the upper half of a float32: to the nearest, ties to even."""
     bits = rows.view(np.uint32)
     return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view(np.float32)

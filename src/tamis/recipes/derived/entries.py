@@ -129,7 +129,7 @@ class Entries(Derived):
         numbers = {word: number for number, word in enumerate(frequent)}
         total = sum(count for word, count in counted.items() if word)
         del counted
-        for one, other in self._pairs(saved("words", lambda: _numbered(table, numbers)), total).tolist():
+        for one, other in self._pairs(saved("words", lambda: _number(table, numbers)), total).tolist():
             yield f"{frequent[one]} {frequent[other]}"
 
     def _pairs(self, words: Rows, total: int) -> Rows:
@@ -169,7 +169,7 @@ def _matches(automaton: Any, table: Table, block: int) -> Rows:
     return np.array(found, np.int32)
 
 
-def _numbered(table: Table, numbers: Mapping[str, int]) -> Rows:
+def _number(table: Table, numbers: Mapping[str, int]) -> Rows:
     """Returns the numbers of the words of all captions, -1 for other words, two spaces, and between captions."""
     found = []
     for block in range(len(table.sizes)):

@@ -63,9 +63,7 @@ class HashMatch(Derived):
         return {kind: path for kind in _DIGITS if (path := getattr(self, kind))}
 
     def compute(self, table: Table, saved: Saved) -> Mapping[str, Float32s]:
-        listed = {
-            kind: listed_hashes(path, _DIGITS[kind], f"hash_match: {kind}") for kind, path in self._lists().items()
-        }
+        listed = {kind: read_hashes(path, _DIGITS[kind], f"hash_match: {kind}") for kind, path in self._lists().items()}
         near = NearTo(np.array([int(one, 16) for one in listed.get("phash", ())], np.uint64)[:, None], self.distance)
         sets = {kind: pa.array(sorted(some), pa.string()) for kind, some in listed.items()}
 
@@ -85,7 +83,7 @@ class HashMatch(Derived):
         return {"on_list": np.concatenate([np.zeros(0, np.float32), *parts])}
 
 
-def listed_hashes(path: str, digits: int, what: str) -> set[str]:
+def read_hashes(path: str, digits: int, what: str) -> set[str]:
     """Returns the hashes of a list, in lower case; RecipeError names the line that has none."""
     found = set()
     for number, line in enumerate(read_text(path, "replace").splitlines(), 1):

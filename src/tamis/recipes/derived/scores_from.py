@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from tamis.core.errors import RecipeError, brief, first_line, unknown_message
 from tamis.core.types import Column, FileRef
-from tamis.pools.scores import scores_file, uid_texts
+from tamis.pools.scores_files import scores_file, uid_texts
 from tamis.recipes.derived import Derived, Saved
 from tamis.runs.table import Table, as_numbers
 

@@ -146,7 +146,10 @@ class NotIn:
             if self.caption == "same":
                 mine, theirs = columns["caption"].take(pairs["row"]).to_pylist(), references.captions or []
                 pairs = pairs[
-                    [plain(one) == plain(theirs[n]) for one, n in zip(mine, pairs["reference"].tolist(), strict=True)]
+                    [
+                        normalise(one) == normalise(theirs[n])
+                        for one, n in zip(mine, pairs["reference"].tolist(), strict=True)
+                    ]
                 ]
             pairs["row"] += span.start
             return pairs, lacks & among
@@ -292,7 +295,7 @@ def thumbnails(columns: dict[str, Any], rows: Rows | None = None) -> Thumbnails:
     return Thumbnails(light, colours, np.where(np.isnan(side), np.inf, side).astype(np.float32))
 
 
-def plain(caption: str | None) -> str | None:
+def normalise(caption: str | None) -> str | None:
     """Returns a caption in lower case, with single spaces and without punctuation; None stays None and equals none."""
     return None if caption is None else " ".join(re.findall(r"\w+", unicodedata.normalize("NFKC", caption).casefold()))
 

@@ -264,8 +264,8 @@ class Drops:
 def _find_unscored(step: Step, table: Table) -> Unscored | None:
     """Returns the first column of a step with rows that it looks at and that are not scored yet."""
     for name in () if hasattr(step, "parts") else sorted(step.reads):  # parts are checked one by one
-        if (asked := table.asked(name)) is not None:
-            rows = ~asked if name in getattr(step, "poolwide", step.reads) else table.candidates & ~asked
+        if (requested := table.requested(name)) is not None:
+            rows = ~requested if name in getattr(step, "poolwide", step.reads) else table.candidates & ~requested
             if rows.any():
                 return Unscored(step, name, rows)
     return None

@@ -38,7 +38,9 @@ _CHUNK, _FITTED, _INDEXED = 1 << 15, 25_000, 20_000
 Reader = Callable[[Rows], Float32s]
 
 
-def lay_out(run: str | os.PathLike[str] | Run, *, of: str = "image", sample: int = 100_000, seed: int = 0) -> Run:
+def map_embeddings(
+    run: str | os.PathLike[str] | Run, *, of: str = "image", sample: int = 100_000, seed: int = 0
+) -> Run:
     """Gives every row of a run `map_x` and `map_y`, its position on a map of stored embeddings (NaN without one).
 
     Near rows are alike; distances between islands mean little. The same call again does nothing. The same seed gives

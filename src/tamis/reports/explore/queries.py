@@ -26,7 +26,7 @@ from tamis.core.files.storage import explain_errors
 from tamis.core.ids import format_uid
 from tamis.core.math.statistics import LEAST_LABELLED, find_cut
 from tamis.core.types import INDEX_NUMBERS
-from tamis.recipes.names import shipped
+from tamis.recipes.names import shipped_names
 from tamis.recipes.recipe import load
 from tamis.reports.context import drop_counts, number_columns, word_columns
 from tamis.reports.distributions import whole_column
@@ -149,7 +149,7 @@ class Explorer:
             self.run.vectors
         )
         found = []
-        for name in shipped():
+        for name in shipped_names():
             recipe = load(name)
             if all(recipe.columns.get(column, column) in readable for column in recipe.reads):
                 text = dict(recipe.text)

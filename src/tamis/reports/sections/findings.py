@@ -315,7 +315,7 @@ def gather(context: Context, sections: Mapping[str, Facts | None]) -> Facts:
     return {
         "rows": context.rows,
         "pool": _largest_first(pool),
-        "asked": bool(context.numbers or context.words),
+        "scored": bool(context.numbers or context.words),
         "subsets": [{"subset": subset, "drops": _drops(context, subset["place"])} for subset in context.names],
         "disagreements": _disagreements(sections["overlap"]),
         "alike": _alike(context, sections["correlation"]),

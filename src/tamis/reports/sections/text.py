@@ -16,7 +16,7 @@ from tamis.reports.distributions import whole_column
 from tamis.reports.page_pairs import Painter, first_by
 from tamis.runs.run import ScoreSet
 from tamis.signals.features.sources import DecodedImages
-from tamis.signals.features.text import MaskedImages, TextBoxes
+from tamis.signals.features.text_boxes import MaskedImages, TextBoxes
 from tamis.signals.graph import Executor, Identities
 
 #: Number of pairs shown.

@@ -13,10 +13,10 @@ from tamis.core.arrays import Pixels
 from tamis.core.errors import at_least_one, check_effect, check_words
 from tamis.core.ids import format_uid, uniforms
 from tamis.core.types import Device, FileRef, ModelRef, Node, Sample, Samples
+from tamis.models.chat_client import ChatClient, Question, Server
 from tamis.models.nucleus import Sampling
-from tamis.models.server import ChatClient, Question, Server
 from tamis.models.text_to_image import Drawing, load_text_to_image
-from tamis.pools.texts import read_captions_file
+from tamis.pools.text_files import read_captions_file
 from tamis.signals.features.embeddings import Fit, ModelPixels
 from tamis.signals.features.sources import Captions, DecodedImages, of_distinct
 

@@ -12,7 +12,7 @@ from tamis.core.math.statistics import Agreement, agreement
 from tamis.core.types import Device, Sample, Samples, Signal
 from tamis.models.texts.regression import is_held_out
 from tamis.pools.rows import choose_column
-from tamis.pools.texts import columns_of, read_texts
+from tamis.pools.text_files import columns_of, read_texts
 from tamis.signals.features.sources import DecodedImages
 from tamis.signals.graph import Executor, topological
 

@@ -82,7 +82,7 @@ def train_mix(
     check_target(out, what="weights file", ours=_is_weights, overwrite=overwrite)
     tables = [(one.run if isinstance(one, Subset) else one).table() for one in (target, pool)]
     for table in tables:
-        table.check_asked(columns, "mix")
+        table.check_requested(columns, "mix")
     models = [_models(name, *tables) for name in columns]
     # Rows by side, those without a value left out.
     of_target, uids = _draw(target, tables[0], columns, rows, seed)

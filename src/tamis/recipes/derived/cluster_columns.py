@@ -42,12 +42,12 @@ def cluster(
         RecipeError: the column holds no embeddings, no row has one, or there are fewer rows than clusters.
         DependencyError: faiss is not installed (a single cluster does not need it).
     """
-    return labelled_clusters(
-        run, clusters=clusters, embedding=embedding, seed=seed, iterations=iterations, partial=partial
-    )[0]
+    return add_clusters(run, clusters=clusters, embedding=embedding, seed=seed, iterations=iterations, partial=partial)[
+        0
+    ]
 
 
-def labelled_clusters(
+def add_clusters(
     run: str | os.PathLike[str] | Run,
     *,
     clusters: int | None,

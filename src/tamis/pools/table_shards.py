@@ -360,10 +360,10 @@ def table_shards(url: str, stem: str, spec: PoolSpec) -> list[TableShard]:
     ]
 
 
-def _fields(asked: Sequence[str], kinds: Mapping[str, str], used: Sequence[str | None]) -> tuple[str, ...]:
+def _fields(requested: Sequence[str], kinds: Mapping[str, str], used: Sequence[str | None]) -> tuple[str, ...]:
     """Returns the fields asked for, with the columns of numbers and texts that a pattern such as "*" names."""
     free = [name for name, kind in kinds.items() if name not in (*used, *RESERVED) and not _COMPOUND.search(kind)]
-    matching = (fnmatch.filter(free, name) if "*" in name else [name] for name in asked)
+    matching = (fnmatch.filter(free, name) if "*" in name else [name] for name in requested)
     return tuple(dict.fromkeys(itertools.chain.from_iterable(matching)))
 
 

@@ -102,13 +102,13 @@ def cluster(
 
     Example: tamis cluster runs/mine --clusters 500
     """
-    from tamis.recipes.derived.clusters import labelled_clusters
+    from tamis.recipes.derived.cluster_columns import add_clusters
 
-    done, label = labelled_clusters(run, clusters=clusters, embedding=embedding, seed=seed, partial=partial)
+    done, label = add_clusters(run, clusters=clusters, embedding=embedding, seed=seed, partial=partial)
     say(f"{len(done):,} rows have the columns {label}.cluster and {label}.centroid_cosine")
 
 
-def lay_out(
+def map_embeddings(
     run: options.RunPath,
     of: Annotated[str, Option(help="image, text, both, or the name of stored embeddings.")] = "image",
     sample: Annotated[int, Option(min=10, help="Maximum number of pairs for PaCMAP; it adds the others.")] = 100_000,
@@ -120,7 +120,7 @@ def lay_out(
     """
     import tamis
 
-    done = tamis.lay_out(run, of=of, sample=sample, seed=seed)
+    done = tamis.map_embeddings(run, of=of, sample=sample, seed=seed)
     say(f"{len(done):,} rows have the columns map_x and map_y; tamis explore shows them")
 
 
