@@ -124,3 +124,10 @@ def test_the_command_and_the_report_name_groups_that_shrink(run: Run, tamis: Tam
     written = json.loads((tmp_path / "r.json").read_text())["sections"]["funnels"]["funnels"][0]["shrinks"]
     assert [one["value"] for one in written["first"]] == ["ja"]
     assert "groups shrink" in (tmp_path / "r.html").read_text()
+
+
+def test_the_command_prints_groups_of_which_none_shrinks(run: Run, tamis: Tamis, tmp_path: Path) -> None:
+    kept(run, 0.5).save(tmp_path / "half.parquet")
+    done = tamis.ok("audit", str(run.path), "half.parquet", "--by", "top_language")
+    assert "0 of 3 groups of at least 20 pairs shrink" in done.err
+    assert len(done.out.splitlines()) == 4

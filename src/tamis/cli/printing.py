@@ -88,7 +88,7 @@ def print_table(rows: list[dict[str, Any]]) -> None:
         print("nothing")
         return
     cells = [[*rows[0]], *([escape_controls(str(value)) for value in row.values()] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    widths = [max(1, *map(len, column)) for column in zip(*cells, strict=True)]
     # A file or pipe has no width to wrap at.
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() or "COLUMNS" in os.environ else 200
     # A name stays on one line. A step of a funnel may be a sentence.
