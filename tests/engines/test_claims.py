@@ -33,7 +33,7 @@ SCORE = "import sys, tamis; tamis.score(sys.argv[1], run=sys.argv[2], signals=['
 #: Stops itself when the second shard's index is written, right before that is renamed into its place.
 STOPS = f"""
 import os, signal
-from tamis import storage
+from tamis.core.files import storage
 rename = os.replace
 def stopping(source, target):
     if str(target).endswith("index/00001.parquet"):
