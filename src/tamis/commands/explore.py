@@ -42,7 +42,9 @@ def explore(
     from tamis.reports.explore.queries import Explorer
     from tamis.reports.explore.server import Server
 
-    opened = CachedRun(run.path if isinstance(run, Run) else run, partial=partial)
+    if isinstance(run, Run):
+        run, partial = run.path, partial or run.partial
+    opened = CachedRun(run, partial=partial)
     opened.check_complete()
     choose = partial_of(select, any_model=True, partial=partial)  # the page says which models it chose by
     explorer = Explorer(opened, load_subsets(subsets, opened), choose)

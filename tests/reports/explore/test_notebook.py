@@ -10,9 +10,11 @@ from urllib.parse import urlsplit
 
 import pytest
 from explored_page import Page
+from factories import write_run
 
 import tamis
 from tamis.commands.explore import explore
+from tamis.core.errors import RunError
 
 IFRAME = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "iframe"}
 
@@ -126,3 +128,11 @@ def test_the_page_works_in_the_frame_of_a_cell(run: tamis.Run, browser: Any) -> 
         assert answers == [403]
     plain.stop()
     serving.join(10)
+
+
+def test_a_run_that_was_opened_as_partial_is_explored_as_such(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", {"words": [1.0, 2.0, 3.0]})
+    run.index_path(run.shards[-1]).unlink()
+    with pytest.raises(RunError, match="lacks 1 of its 3 shards"):
+        tamis.explore(tamis.Run(run.path))
+    tamis.explore(tamis.Run(run.path, partial=True)).close()
