@@ -43,7 +43,8 @@ def explore(
     from tamis.reports.explore.server import Server
 
     if isinstance(run, Run):
-        run, partial = run.path, partial or run.partial
+        partial = partial or run.partial
+        run = run.path
     opened = CachedRun(run, partial=partial)
     opened.check_complete()
     choose = partial_of(select, any_model=True, partial=partial)  # the page says which models it chose by
