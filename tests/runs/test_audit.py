@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import false_discovery_control, hypergeom
 
+from tamis.cli.printing import print_table
 from tamis.core.errors import RecipeError, RunError
 from tamis.core.math.statistics import chance_of_share, false_discovery_rates
 from tamis.runs import Run
@@ -131,3 +132,8 @@ def test_the_command_prints_groups_of_which_none_shrinks(run: Run, tamis: Tamis,
     done = tamis.ok("audit", str(run.path), "half.parquet", "--by", "top_language")
     assert "0 of 3 groups of at least 20 pairs shrink" in done.err
     assert len(done.out.splitlines()) == 4
+
+
+def test_columns_are_aligned_behind_characters_of_two_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table([{"name": "日本語", "pool": 1}, {"name": "a", "pool": 2}])
+    assert capsys.readouterr().out.splitlines() == ["name    pool", "日本語  1", "a       2"]

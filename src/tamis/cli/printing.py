@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 import textwrap
+import unicodedata
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -82,13 +83,18 @@ def print_json(result: Any) -> None:
     print(json.dumps(result, indent=2, ensure_ascii=False))
 
 
+def _count_wide(text: str) -> int:
+    """Returns how many characters, such as Chinese ones, take two columns of a terminal."""
+    return sum(unicodedata.east_asian_width(character) in "FW" for character in text)
+
+
 def print_table(rows: list[dict[str, Any]]) -> None:
     """Prints rows with the same keys as a table. What is wider than the terminal is wrapped in its widest columns."""
     if not rows:
         print("nothing")
         return
     cells = [[*rows[0]], *([escape_controls(str(value)) for value in row.values()] for row in rows)]
-    widths = [max(1, *map(len, column)) for column in zip(*cells, strict=True)]
+    widths = [max(1, *(len(cell) + _count_wide(cell) for cell in column)) for column in zip(*cells, strict=True)]
     # A file or pipe has no width to wrap at.
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() or "COLUMNS" in os.environ else 200
     # A name stays on one line. A step of a funnel may be a sentence.
@@ -102,7 +108,8 @@ def print_table(rows: list[dict[str, Any]]) -> None:
         lines = [textwrap.wrap(cell, width, break_on_hyphens=False) for cell, width in zip(row, widths, strict=True)]
         for line in itertools.zip_longest(*lines, fillvalue=""):
             sides = [">" if name in ("kept", "share", "MB") else "<" for name in rows[0]]
-            parts = [f"{part:{side}{width}}" for part, side, width in zip(line, sides, widths, strict=True)]
+            fills = [max(0, width - _count_wide(part)) for part, width in zip(line, widths, strict=True)]
+            parts = [f"{part:{side}{fill}}" for part, side, fill in zip(line, sides, fills, strict=True)]
             typer.echo(typer.style("  ".join(parts).rstrip(), bold=number == 0))
 
 
