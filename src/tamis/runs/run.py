@@ -126,7 +126,7 @@ class Run:
             self.pool = pool
         self._owners: dict[str, IndexFacts] = {}
         self._widths: dict[Path, int] = {}  # of stored embeddings
-        self._asked: dict[str, Mask] = {}  # by label of a score
+        self._requested: dict[str, Mask] = {}  # by label of a score
         self._numeric: dict[str, bool] = {}  # by field
 
     def reopen(self, *, partial: bool | None = None) -> Run:
@@ -514,12 +514,12 @@ class Run:
         """Returns the rows that a signal was asked to judge, (rows,) bool; None: all."""
         if group is None or group.requested is None:
             return None
-        if group.label not in self._asked:
-            found = self._asked[group.label] = np.ones(len(self), bool)
+        if group.label not in self._requested:
+            found = self._requested[group.label] = np.ones(len(self), bool)
             for shard in group.shards.intersection(self.shards):
                 done = parts.covered_rows(group.folder / f"{shard}.parquet", self.owner(shard))
                 found[self.row_ranges[shard]] = True if done is None else done
-        return self._asked[group.label]
+        return self._requested[group.label]
 
     def _read(self, block: int, wanted: Mapping[str, tuple[str, ScoreSet | None, Column]]) -> dict[str, Any]:
         """Reads columns of one shard, opening each part once. `wanted` maps names to what `locate` returns."""

@@ -1,4 +1,4 @@
-"""Columns that are asked for only where a recipe still needs them: the same rows stay, whatever the recipe."""
+"""Columns that are requested only where a recipe still needs them: the same rows stay, whatever the recipe."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -27,25 +27,25 @@ def drawn(seed: int, rows: int) -> MemoryTable:
 
 
 class OfSome(MemoryTable):
-    """The same table where only some rows of columns were asked for: others have no value."""
+    """The same table where only some rows of columns were requested: others have no value."""
 
-    def __init__(self, table: MemoryTable, asked: Mapping[str, Any]) -> None:
+    def __init__(self, table: MemoryTable, requested: Mapping[str, Any]) -> None:
         super().__init__(table._columns, block=max(table.sizes, default=1))
-        self._asked = asked
+        self._requested = requested
 
     def read(self, block: int, names: Any) -> dict[str, Any]:
         place = slice(*self.starts[block : block + 2])
-        found, asked = super().read(block, names), self._asked
-        for name in set(names) & set(asked):
+        found, requested = super().read(block, names), self._requested
+        for name in set(names) & set(requested):
             if name == "w":
-                cells = zip(found[name].to_pylist(), asked[name][place], strict=True)
+                cells = zip(found[name].to_pylist(), requested[name][place], strict=True)
                 found[name] = pa.array([word if wanted else None for word, wanted in cells], pa.string())
             else:
-                found[name] = np.where(asked[name][place], found[name], np.nan)
+                found[name] = np.where(requested[name][place], found[name], np.nan)
         return found
 
-    def asked(self, name: str) -> Any:
-        return self._asked.get(name)
+    def requested(self, name: str) -> Any:
+        return self._requested.get(name)
 
 
 missing = st.sampled_from([{"missing": "drop"}] * 4 + [{}])
@@ -86,8 +86,8 @@ def test_lazy_equals_full_always(chosen: list[Any], seed: int, rows: int, order:
         full = run_steps(table, loaded)
     except RecipeError:
         return
-    asked = {name: np.zeros(rows, bool) for name in order}
-    some, rng = OfSome(table, asked), np.random.default_rng(seed)
+    requested = {name: np.zeros(rows, bool) for name in order}
+    some, rng = OfSome(table, requested), np.random.default_rng(seed)
 
     def rank(one: Any) -> float:
         return max((order.index(name) for name in one.reads), default=-1)
@@ -96,7 +96,7 @@ def test_lazy_equals_full_always(chosen: list[Any], seed: int, rows: int, order:
         found = run_steps(some, arrange(loaded, rank))
         if found.unscored is None:
             break
-        asked[found.unscored.column] |= found.unscored.rows
+        requested[found.unscored.column] |= found.unscored.rows
         order = [str(name) for name in rng.permutation(order)]  # corrected as it runs
     assert found.unscored is None
     np.testing.assert_array_equal(found.keep, full.keep)
@@ -110,12 +110,12 @@ def test_what_is_needed_of_each_column() -> None:
     table = drawn(3, 200)
 
     def needed(*chosen: Any, last: str = "c") -> dict[str, int]:
-        asked = {name: np.zeros(200, bool) for name in NAMES}
+        requested = {name: np.zeros(200, bool) for name in NAMES}
         order = arrange(recipe.load({"select": list(chosen)}).steps, lambda one: float(last in one.reads))
         while True:
-            if (unscored := run_steps(OfSome(table, asked), order).unscored) is None:
-                return {name: int(rows.sum()) for name, rows in asked.items()}
-            asked[unscored.column] |= unscored.rows
+            if (unscored := run_steps(OfSome(table, requested), order).unscored) is None:
+                return {name: int(rows.sum()) for name, rows in requested.items()}
+            requested[unscored.column] |= unscored.rows
 
     half = {"missing": "drop", "value": 0.5}
     a, c = {"at_least": {"score": "a", **half}}, {"at_least": {"score": "c", **half}}
