@@ -48,6 +48,14 @@ def test_what_may_not_be_read_is_reported_and_not_called_damaged(name: str, run:
     assert (contents(run), answer(run)) == (before, right)
 
 
+def test_parts_of_a_shard_with_a_damaged_index_are_looked_at_too(run: Path) -> None:
+    """Else the command that makes the index again would stop at them."""
+    names = ["index/00001.parquet", "embeddings/image_embedding-1111111111111111/00001.npy"]
+    for name in names:
+        (run / name).write_bytes(b"junk")
+    assert {Path(path) for path in tamis.check(run).to_delete} == {run / name for name in names}
+
+
 def test_the_files_next_to_the_parts_are_looked_at(run: Path) -> None:
     (run / "events.jsonl").write_text('{"event": "shard", "shard": "00000"}\n{"event": "sha')  # cut by a kill
     rows = pa.table({"row": [0]})

@@ -228,7 +228,8 @@ def _folder(work: _Check, folder: Path, good: set[str]) -> None:
     some = every = 0
 
     def read(path: Path) -> None:
-        owner = parts.index_facts(run.index_path(path.stem))
+        # Without an index the rows are not known, but a part that is cut would stop the command that makes the index.
+        owner = parts.index_facts(run.index_path(path.stem)) if path.stem in good else None
         if ending == ".npy":
             widths[path] = parts.read_rows(path, owner).shape[1]
         else:
@@ -238,9 +239,9 @@ def _folder(work: _Check, folder: Path, good: set[str]) -> None:
         path = folder / f"{shard}{ending}"
         if shard not in run.urls:
             work.unlisted(path, shard)
-        elif shard in good and work.read(path, read):
+        elif work.read(path, read):
             work.files += 1
-            if facts.get("within"):
+            if facts.get("within") and shard in good:
                 requested, rows = parts.requested_in(path), parts.index_facts(run.index_path(shard)).rows
                 some += rows if requested is None else requested
                 every += rows
