@@ -21,7 +21,7 @@ from huggingface_hub import constants
 
 from tamis.cli.catalogue import CATALOGUES
 from tamis.core.errors import DependencyError, ModelError, install
-from tamis.core.hub import HUB
+from tamis.core.hub import HUB, STAND_INS
 from tamis.models import reference
 from tamis.models.reference import BUILT_IN, PATTERNS, RAPIDOCR, BuiltIn, Weights, complete, hub_copy, resolve
 
@@ -362,3 +362,9 @@ def test_a_folder_without_safetensors_is_refused(tmp_path: Path) -> None:
     assert "old holds no weights" in refused(str(tmp_path / "old"))
     (tmp_path / "old" / "unet" / "weights.bin").write_bytes(b"pickle")
     assert "only pickled weights (weights.bin)" in refused(str(tmp_path / "old"))
+
+
+def test_the_first_built_in_model_of_a_job_stands_in_for_models_of_the_hub() -> None:
+    first = {built_in.job: name for name, built_in in reversed(BUILT_IN.items())}
+    jobs = {known.job for known in HUB.values()}
+    assert {job: first[job] for job in jobs & first.keys()} == STAND_INS

@@ -137,3 +137,11 @@ def test_the_command_prints_groups_of_which_none_shrinks(run: Run, tamis: Tamis,
 def test_columns_are_aligned_behind_characters_of_two_columns(capsys: pytest.CaptureFixture[str]) -> None:
     print_table([{"name": "日本語", "pool": 1}, {"name": "a", "pool": 2}])
     assert capsys.readouterr().out.splitlines() == ["name    pool", "日本語  1", "a       2"]
+
+
+def test_characters_of_two_columns_are_wrapped_by_their_width(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "18")
+    print_table([{"name": "a", "what": "日本語の文章です。"}])
+    assert capsys.readouterr().out.splitlines() == ["name  what", "a     日本語の文章", "      です。"]

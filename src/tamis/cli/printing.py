@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 _NARROWEST = 10  # characters of a table's column that is wrapped
+_FILLER = "\0"  # no text has it: controls are escaped
 
 
 def say(text: str) -> None:
@@ -83,9 +84,12 @@ def print_json(result: Any) -> None:
     print(json.dumps(result, indent=2, ensure_ascii=False))
 
 
-def _count_wide(text: str) -> int:
-    """Returns how many characters, such as Chinese ones, take two columns of a terminal."""
-    return sum(unicodedata.east_asian_width(character) in "FW" for character in text)
+def _fill(text: str) -> str:
+    """Returns a text with a filler behind each character that takes two columns, so that its length is its width."""
+    wide = {
+        character: character + _FILLER for character in set(text) if unicodedata.east_asian_width(character) in "FW"
+    }
+    return text.translate(str.maketrans(wide))
 
 
 def print_table(rows: list[dict[str, Any]]) -> None:
@@ -93,8 +97,8 @@ def print_table(rows: list[dict[str, Any]]) -> None:
     if not rows:
         print("nothing")
         return
-    cells = [[*rows[0]], *([escape_controls(str(value)) for value in row.values()] for row in rows)]
-    widths = [max(1, *(len(cell) + _count_wide(cell) for cell in column)) for column in zip(*cells, strict=True)]
+    cells = [[*rows[0]], *([_fill(escape_controls(str(value))) for value in row.values()] for row in rows)]
+    widths = [max(1, *map(len, column)) for column in zip(*cells, strict=True)]
     # A file or pipe has no width to wrap at.
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() or "COLUMNS" in os.environ else 200
     # A name stays on one line. A step of a funnel may be a sentence.
@@ -108,9 +112,8 @@ def print_table(rows: list[dict[str, Any]]) -> None:
         lines = [textwrap.wrap(cell, width, break_on_hyphens=False) for cell, width in zip(row, widths, strict=True)]
         for line in itertools.zip_longest(*lines, fillvalue=""):
             sides = [">" if name in ("kept", "share", "MB") else "<" for name in rows[0]]
-            fills = [max(0, width - _count_wide(part)) for part, width in zip(line, widths, strict=True)]
-            parts = [f"{part:{side}{fill}}" for part, side, fill in zip(line, sides, fills, strict=True)]
-            typer.echo(typer.style("  ".join(parts).rstrip(), bold=number == 0))
+            parts = [f"{part:{side}{width}}" for part, side, width in zip(line, sides, widths, strict=True)]
+            typer.echo(typer.style("  ".join(parts).rstrip().replace(_FILLER, ""), bold=number == 0))
 
 
 def correlations(found: Agreement) -> dict[str, str]:

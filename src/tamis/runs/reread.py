@@ -25,7 +25,7 @@ Wanted = tuple[int, Sequence[Member], Mapping[str, Any]]
 
 
 def read_again(reader: SampleReader, wanted: Sequence[Wanted]) -> list[SampleFiles | SampleFault]:
-    """Reads rows of a shard; a Problem of the kind "differs" says how a sample differs from the index."""
+    """Reads rows of a shard; a `SampleFault` of the kind "differs" says how a sample differs from the index."""
     answer = reader.read(
         [row for row, _, _ in wanted], [members for _, members, _ in wanted], [was["caption"] for _, _, was in wanted]
     )

@@ -7,6 +7,7 @@ dropping it silently would be right. A step that says `missing: drop` drops and 
 from __future__ import annotations
 
 import unicodedata
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -274,9 +275,9 @@ class _Top(ReadsColumns, Blockwise):
             return ""
         return f" per {self.per}" if self.cap is None else f", at most {self.cap:,} per {self.per}"
 
+    @abstractmethod
     def _budget(self, rows: int) -> int:
         """Returns how many of `rows` rows to keep."""
-        raise NotImplementedError
 
     def fit(self, table: Table) -> Rule:
         self.check_columns(table)
@@ -595,9 +596,9 @@ class _Combined(Blockwise):
                 return unscored
         return self._combine(parts)
 
+    @abstractmethod
     def _combine(self, parts: Sequence[Outcome]) -> Rule:
         """Returns the rule by each part's outcome on the whole pool."""
-        raise NotImplementedError
 
     def _first(self, parts: Sequence[Outcome], *, keeps: bool) -> Callable[[slice, dict[str, Any], Mask], Codes]:
         """Returns what gives the code of the first part that keeps a row, or else of the first that drops it."""
