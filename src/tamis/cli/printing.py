@@ -86,10 +86,7 @@ def print_json(result: Any) -> None:
 
 def _fill(text: str) -> str:
     """Returns a text with a filler behind each character that takes two columns, so that its length is its width."""
-    wide = {
-        character: character + _FILLER for character in set(text) if unicodedata.east_asian_width(character) in "FW"
-    }
-    return text.translate(str.maketrans(wide))
+    return "".join(char + _FILLER if unicodedata.east_asian_width(char) in "FW" else char for char in text)
 
 
 def print_table(rows: list[dict[str, Any]]) -> None:
