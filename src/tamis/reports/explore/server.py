@@ -229,6 +229,20 @@ class Server:
 
     def serve(self) -> None:
         """Serves until interrupted or stopped."""
+        # uvicorn runs in a thread: an interrupt while it starts in the main one is now and then lost.
+        serving = self._in_thread()
+        try:
+            serving.join()
+        finally:
+            self.stop()
+            serving.join(10)
+
+    def _in_thread(self) -> threading.Thread:
+        thread = threading.Thread(target=self._run, name="tamis explore", daemon=True)
+        thread.start()
+        return thread
+
+    def _run(self) -> None:
         try:
             self._server.run(sockets=[self._socket])
         finally:
@@ -245,8 +259,7 @@ class Server:
         A notebook calls it when the server is the last line of a cell.
         """
         if self._thread is None:
-            self._thread = threading.Thread(target=self.serve, name="tamis explore", daemon=True)
-            self._thread.start()
+            self._thread = self._in_thread()
         return self
 
     @property
