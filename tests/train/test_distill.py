@@ -17,6 +17,7 @@ from tamis.core.math.statistics import bootstrap
 from tamis.core.types import Device, Sample
 from tamis.models.texts.regression import load_text_regression
 from tamis.signals import Sba
+from tamis.train import icc
 from tamis.train.icc import (
     Distillation,
     SbaTraining,
@@ -29,6 +30,7 @@ from tamis.train.icc import (
     standardise,
     train_sba,
 )
+from tamis.train.loop import Settings, fit
 
 DEVICE = Device(batch_size=8)
 
@@ -67,7 +69,7 @@ def teach(folder: Path, count: int = 400) -> tuple[Path, Path, list[str]]:
 
 
 def test_training_sba_learns_and_writes_what_the_signal_loads(
-    tmp_path: Path, clip_model: str, llama_model: str
+    tmp_path: Path, clip_model: str, llama_model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     captions = [caption(seed) for seed in range(60)]
     training = SbaTraining(epochs=20, batch_size=16, learning_rate=2e-2, end="eos")
@@ -77,7 +79,15 @@ def test_training_sba_learns_and_writes_what_the_signal_loads(
             captions, clip=clip_model, language_model=llama_model, out=tmp_path / name, device=DEVICE, training=training
         )
 
+    asked: list[Settings] = []
+
+    def noted(network: Any, loss: Any, batches: Any, settings: Settings, **also: Any) -> list[float]:
+        asked.append(settings)
+        return fit(network, loss, batches, settings, **also)
+
+    monkeypatch.setattr(icc, "fit", noted)
     losses = trained("one", [*captions, captions[0]])
+    assert (asked[0].betas, asked[0].weight_decay) == (icc.BETAS, 0.0)
     assert len(losses) == 20 * 4
     assert np.mean(losses[-4:]) < np.mean(losses[:4]) - 0.1
     assert trained("two", captions) == losses

@@ -54,6 +54,9 @@ _HEADS = ("classifier", "pre_classifier", "classification_head", "score", "head"
 #: Number of captions that people labelled for the paper.
 LABELLED = 244
 
+#: AdamW's betas: the defaults of `transformers`' Trainer, which the paper takes (appendix A.7).
+BETAS = (0.9, 0.999)
+
 _HELD_OUT = 10  # one caption in ten is held out to measure the student
 
 
@@ -158,7 +161,7 @@ def train_sba(
     def loss(rows: NDArray[np.int64]) -> torch.Tensor:
         return reader.loss(layer(embedded[rows]), [tokens[row] for row in rows])
 
-    losses = _fit(layer, loss, len(distinct), training, weight_decay=0.0)
+    losses = _fit(layer, loss, len(distinct), training, weight_decay=0.0, betas=BETAS)
     bridge = Bridge(
         weight=layer.weight.detach().float().cpu().numpy(),
         bias=layer.bias.detach().float().cpu().numpy(),
@@ -473,7 +476,7 @@ def _student(
     _fit(
         model, loss, len(tokens), training, device.precision, optimiser=training.optimiser,
         matrix_learning_rate=training.learning_rate,
-        betas=(0.9, 0.999) if adamw else (0.9, 0.98),  # the paper's
+        betas=BETAS if adamw else (0.9, 0.98),
         weight_decay=0.0 if adamw else 0.01,
     )  # fmt: skip
     model.save_pretrained(out)
