@@ -97,6 +97,7 @@ blip2_model = model(tiny_models.captioner_folder, "blip-2")
 vit_gpt2_model = model(tiny_models.captioner_folder, "vit-gpt2")  # decoded by transformers' own `generate` alone
 llava_model = model(tiny_captioners.chat_folder, "llava")
 qwen_vl_model = model(tiny_captioners.chat_folder, "qwen3_vl")
+chat_language_model = model(tiny_captioners.chat_language_folder)
 regression_model = model(tiny_models.regression_folder)
 sentence_model = model(tiny_models.sentences_folder, of=["regression_model"])
 sentence_t5_model = model(tiny_encoders.encoder_folder, T5)

@@ -66,7 +66,11 @@ SIGNAL_EXAMPLES: dict[str, list[dict[str, Any]]] = {
         # Seed 0 draws two captions whose similarities tie to 3e-8 in this tiny encoder: rounding says which is nearest.
         {"captioner": "git_model", "encoder": "clip_model", "sampling": Sampling(seed=1)},
     ],
-    "judge": [{"model": "llava_model"}, {"model": "served_model", "number": "written"}],
+    "judge": [
+        {"model": "llava_model"},
+        {"model": "served_model", "number": "written"},
+        {"model": "chat_language_model", "of": "caption"},
+    ],
     "c_ssft": [{"folder": "epochs_model", "epochs": 2}],
     "c_rho": [{"clean": "clip_model", "pool": "siglip_model"}],
     "icc": [{"model": "regression_model"}, {"model": "norms"}],
@@ -81,7 +85,9 @@ SIGNAL_EXAMPLES: dict[str, list[dict[str, Any]]] = {
         }
         for captioner in ("blip_model", "blip2_model")
     ],
-    "sba": [{"bridge": "sba_model", "beams": 2, "max_tokens": 6}],
+    "sba": [
+        {"bridge": "sba_model", "beams": 2, "max_tokens": 6, **way} for way in ({}, {"encoder": "regression_model"})
+    ],
     "pac": [{"model": "clip_model"}],
     "itm": [{"model": "itm_model"}],
     "clip_stroop": [{"model": "clip_model"}, {"model": "siglip_model", "prompts": ("a [*]",)}],
@@ -93,7 +99,7 @@ SIGNAL_EXAMPLES: dict[str, list[dict[str, Any]]] = {
 
 #: How far two runs of one signal over other batches may lie apart: 0 unless a network computes it.
 TOLERANCE = {
-    **dict.fromkeys(("icc", "clip_stroop", "itm"), 1e-4),
+    **dict.fromkeys(("icc", "sba", "clip_stroop", "itm"), 1e-4),
     **dict.fromkeys(("clip", "class_similarity", "zero_shot_class", "sieve", "c_ssft", "head", "generated_clip"), 2e-3),
     **dict.fromkeys(("c_rho", "pac", "judge"), 4e-3),
     **dict.fromkeys(("text_area", "tmars", "vba", "ave_clip"), 0.01),
@@ -109,6 +115,7 @@ LOOKS_AT = {
     **{key: {"caption"} for key in ("sba", "clip_stroop", "ave_clip", "complexity_action")},
     **{key: {"image", "caption"} for key in ("clip", "tmars", "text_match", "sieve", "c_ssft", "c_rho", "pac", "itm")},
     "judge": {"image", "caption"},
+    "judge_concreteness": {"caption"},
 }
 
 #: Embeddings of reference images.

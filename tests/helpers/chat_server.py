@@ -22,7 +22,8 @@ Says = Callable[[Mapping[str, Any]], "str | Sequence[Mapping[str, float]]"]
 
 
 def prompt_of(body: Mapping[str, Any]) -> str:
-    text: str = body["messages"][0]["content"][1]["text"]
+    content: Any = body["messages"][0]["content"]
+    text: str = content if isinstance(content, str) else content[1]["text"]
     return text
 
 

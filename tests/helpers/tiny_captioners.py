@@ -371,6 +371,19 @@ CAPTIONERS: Mapping[str, Callable[[Path], None]] = {
 }
 
 
+def chat_language_folder(folder: Path) -> Path:
+    """Saves a tiny random Llama with a chat template, which takes a message as one text."""
+    import torch
+    import transformers as hf
+
+    torch.manual_seed(0)
+    template = "<s>{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant: "
+    tokenizer = letters(begins=True, chat_template=template)
+    spread(hf.LlamaForCausalLM(hf.LlamaConfig(**TEXT, **IDS, vocab_size=len(tokenizer)))).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
 def chat_folder(folder: Path, kind: str) -> Path:
     """Saves a tiny random checkpoint of a kind."""
     folder.mkdir(parents=True, exist_ok=True)

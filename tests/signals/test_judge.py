@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import xxhash
 from chat_server import ChatServer, prompt_of
 from factories import pair, score, score_batch, write_tar
 
 import tamis
 from tamis.core.errors import ModelError, RecipeError
-from tamis.core.types import Device
+from tamis.core.types import Device, Sample
 from tamis.models.chat import load_chat
 from tamis.recipes.recipe import load
 from tamis.runs.parts import read_columns
@@ -63,6 +64,76 @@ def test_a_number_in_words(text: str, number: float | None) -> None:
     assert written_number(text) == number
 
 
+@pytest.mark.parametrize(
+    ("tokens", "written", "expected"),
+    [
+        # 4, or 2: 0.75 x 4 + 0.25 x 2; 7 and 0 are off the scale
+        ([("4", {"4": 0.6, "2": 0.2, "7": 0.1, "0": 0.1}), ("\n", {"\n": 1.0})], 4, 3.5),
+        ([("4", {"4": 1.0}), ("/", {"/": 1.0}), ("5", {"5": 1.0})], 4, 4),
+        ([("1", {"1": 1.0}), ("0", {"0": 1.0})], None, None),  # 10 is not 1
+        ([("1", {"1": 1.0}), (".", {".": 1.0}), ("5", {"5": 1.0})], 1.5, 1),  # tokens: whole numbers only
+        ([("7", {"7": 1.0})], None, None),
+    ],
+)
+def test_numbers_from_1_to_5_by_hand(
+    tokens: Sequence[tuple[str, Mapping[str, float]]], written: float | None, expected: float | None
+) -> None:
+    assert written_number("".join(token for token, _ in tokens), (1, 5)) == written
+    assert expected_number(tokens, (1, 5)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("fixture", ["chat_language_model", "llava_model", "qwen_vl_model"])
+def test_a_model_reads_captions_without_an_image_as_the_library_does(
+    fixture: str, request: pytest.FixtureRequest
+) -> None:
+    import transformers as hf
+
+    folder = request.getfixturevalue(fixture)
+    texts = ["a Dog", "dog " * 30, "\u4e00\u53ea\u72d7", "a </s>", None]
+    (question,) = read_aspects(None, "concreteness.yaml")[0].values()
+    samples = [Sample(uid=(0, n), key=str(n), caption=text, shown_caption=text) for n, text in enumerate(texts)]
+    found = score_batch(Judge(model=folder, of="caption"), samples)
+    written = score_batch(Judge(model=folder, of="caption", number="written"), samples)
+    cls: Any = hf.AutoModelForCausalLM if "language" in fixture else hf.AutoModelForImageTextToText
+    model, tokenizer = cls.from_pretrained(folder).eval(), hf.AutoTokenizer.from_pretrained(folder)
+    for row, text in enumerate(texts[:-1]):
+        asked = question.replace("{caption}", str(text).replace("</s>", "< /s>"))
+        content = asked if "language" in fixture else [{"type": "text", "text": asked}]
+        ids = tokenizer.apply_chat_template(
+            [{"role": "user", "content": content}], add_generation_prompt=True, return_dict=True, return_tensors="pt"
+        )
+        with torch.inference_mode():
+            made = model.generate(
+                **ids, max_new_tokens=16, do_sample=False, output_scores=True, return_dict_in_generate=True
+            )
+        shares = [step[0].softmax(-1).topk(20) for step in made.scores]
+        new = made.sequences[0, ids["input_ids"].shape[1] :].tolist()
+        words = tokenizer.convert_ids_to_tokens
+        tokens = [
+            (word, dict(zip(words(step.indices.tolist()), step.values.tolist(), strict=True)))
+            for word, step in zip(words(new), shares, strict=False)
+        ]
+        for scored, number in (
+            (found, expected_number(tokens, (1, 5))),
+            (written, written_number(tokenizer.decode(new, skip_special_tokens=True), (1, 5))),
+        ):
+            value = np.nan if number is None else number
+            np.testing.assert_allclose(scored["judge_concreteness"][row], value, rtol=1e-4)
+    assert np.isnan(found["judge_concreteness"][-1])
+
+
+def test_a_model_that_cannot_answer_without_an_image_is_refused(
+    blip2_model: str, llama_model: str, clip_model: str
+) -> None:
+    for model, message in (
+        (blip2_model, "answers only about images"),
+        (llama_model, "has no chat template"),
+        (clip_model, "'clip' model and not a language model"),
+    ):
+        with pytest.raises(ModelError, match=message):
+            Judge(model=model, of="caption").load(Device())
+
+
 DIGITS = "0123456789"
 
 
@@ -91,7 +162,7 @@ def test_a_checkpoint_judges_by_its_answers(llava_model: str) -> None:
     samples = [dataclasses.replace(pairs.good_pairs()[0], caption=text) for text in texts]
     expected, written = Judge(model=llava_model), Judge(model=llava_model, number="written")
     found = score_batch(expected, samples)
-    words, known, some = score_batch(written, samples), read_aspects(None), 0
+    words, (known, _), some = score_batch(written, samples), read_aspects(None), 0
     model = load_chat(llava_model, Device())  # whose answers tests/models compares with the library's own
     for row, (sample, text) in enumerate(zip(samples, texts, strict=True)):
         for name in NAMES:
@@ -166,6 +237,17 @@ def test_a_server_judges_pairs_by_the_four_aspects(small: Path, tmp_path: Path, 
     assert sum("\n----\nA {aspect} of {caption} {} 图像 صورة\n----\nRate " in prompt_of(body) for body in asked) == 5
 
 
+def test_a_server_reads_captions_without_images(tmp_path: Path, quick: None) -> None:
+    table = tmp_path / "captions.csv"
+    table.write_text("caption\na red dog\nonly words\na hope\n")
+    with ChatServer(lambda body: "no" if "only words" in prompt_of(body) else [{"4": 0.5, "2": 0.5}]) as server:
+        run = score(tamis.PoolSpec(path=str(table), image="none"), tmp_path / "run", judge(server, of="caption"))
+        asked = server.asked
+    assert run.to_numpy("judge_concreteness").tolist() == pytest.approx([3, np.nan, 3], nan_ok=True)
+    assert reasons(run) == [None, "concreteness: the model answered 'no'", None]
+    assert {type(body["messages"][0]["content"]) for body in asked} == {str}  # servers of language models take no parts
+
+
 def test_aspects_of_ones_own(small: Path, tmp_path: Path, quick: None) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("prompt: '{aspect}! {caption}'\naspects: {colour: Is it red, light: How beyond dark}\n")
@@ -202,7 +284,14 @@ def test_what_cannot_be_judged_is_said_before_work(
 
 @pytest.mark.parametrize(
     "text",
-    ["a: [", "- 1", "aspects: {}", "aspects: {A b: x}", "aspects: {a: 1}", "aspects: {a: x}\nprompt: '{caption}'"],
+    [
+        *("a: [", "- 1", "aspects: {}", "aspects: {A b: x}", "aspects: {a: 1}", "aspects: {a: x}\nprompt: '{caption}'"),
+        *(
+            f"aspects: {{a: x}}\nprompt: '{{caption}} {{aspect}}'\nscale: {scale}"
+            for scale in ("5", "[5, 1]", "[0, 999]")
+        ),
+        "aspects: {a: x}\nscale: [1, 5]",
+    ],
 )
 def test_a_file_that_holds_no_aspects_is_said_so(text: str, tmp_path: Path) -> None:
     (tmp_path / "aspects.yaml").write_text(text)

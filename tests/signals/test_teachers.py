@@ -20,7 +20,7 @@ from tamis.core.types import Device, Sample
 from tamis.models.captioner import load_beam_captioner
 from tamis.models.text_to_image import Drawing, load_text_to_image
 from tamis.models.texts.sentence import TokenVectors, load_token_encoder
-from tamis.models.texts.soft_token import Bridge, Reader
+from tamis.models.texts.soft_token import Bridge, Reader, load_semantic_autoencoder
 from tamis.signals import AveClip, Pac, Sba, Vba
 from tamis.signals.concreteness import (
     best_reconstructions,
@@ -71,6 +71,7 @@ def test_the_best_reconstruction_by_hand() -> None:
     assert most_alike("a dog", ["dog", "a fog"]) == (pytest.approx(0.8), "a fog")
     assert most_alike("a dog", ["a dog", "a dog"]) == (1.0, "a dog")
     assert most_alike("ab", ["cd", "ef"]) == (0.0, "cd")  # of equals the first
+    assert most_alike("ab", [])[1] is None
 
 
 def test_a_layer_fits_the_models_that_it_was_trained_between(
@@ -165,6 +166,32 @@ def test_the_best_reconstruction_by_bertscore_by_hand() -> None:
     found = best_reconstructions({"": ["cat", ""]}, lambda texts: vectors)
     assert np.isnan(found[""][0])  # nothing could be
     assert found[""][1] is None
+
+
+def test_either_teacher_compares_by_characters_or_by_bertscore(
+    sba_model: str, diffusion_model: str, blip_model: str, regression_model: str
+) -> None:
+    """One setting away from the default, the best of the same reconstructions, judged the other way (table 6)."""
+    encode = load_token_encoder(regression_model, None, Device())
+    searched = load_semantic_autoencoder(sba_model, None, None, Device())(TEXTS, beams=3, max_tokens=7, no_repeat=0)
+    by_meaning = score_batch(Sba(bridge=sba_model, beams=3, max_tokens=7, encoder=regression_model), samples(TEXTS))
+    for n, (text, written) in enumerate(zip(TEXTS, searched, strict=True)):
+        scores = {}
+        for one in written:
+            two, original = encode([one, text])[one], encode([one, text])[text]
+            scores[one] = bertscore(two.vectors, original.vectors, two.counts, original.counts)[2]
+        assert by_meaning["sba"][n] == pytest.approx(max(scores.values()), abs=1e-3)
+        assert scores[by_meaning["sba_caption"][n]] == pytest.approx(max(scores.values()), abs=1e-3)
+    drawing = Drawing(steps=2, guidance=3.0)
+    how: dict[str, Any] = {"text_to_image": diffusion_model, "captioner": blip_model, "drawing": drawing}
+    by_letters = score_batch(Vba(**how, encoder=None, beams=3, max_tokens=6), samples([*TEXTS, None]))
+    image = load_text_to_image(diffusion_model, Device())([TEXTS[0]], drawing)
+    (read,) = load_beam_captioner(blip_model, Device())(image, prompt="", beams=3, max_tokens=6)
+    assert by_letters["vba"][0] == pytest.approx(max(edit_similarity(TEXTS[0], one) for one in read))
+    assert np.isnan(by_letters["vba"][-1])
+    for refused in (lambda: Vba(encoder=None, layer=2), lambda: Sba(bridge="x", layer=2)):
+        with pytest.raises(ValueError, match=r"compared by characters: leave out layer=2"):
+            refused()
 
 
 def test_models_that_cannot_draw_or_read_are_errors(

@@ -1,4 +1,5 @@
-"""Vision-language models that answer an instruction about an image, each with its own processor.
+"""Vision-language models that answer an instruction about an image, each with its own processor, and language models
+that answer without one.
 
 To add a type, add a line to `KINDS`, a tiny checkpoint to `tests/helpers/tiny_captioners.py`, and its name to
 docs/models.md.
@@ -82,6 +83,9 @@ KINDS: Mapping[str, Kind] = {
     "smolvlm": Kind(processor="Idefics3Processor"),
 }
 
+#: A language model without images: its tokenizer is all it needs.
+_LANGUAGE = Kind(processor="")
+
 #: Settings of a checkpoint's generation_config.json that we keep; all others (sampling, beams, penalties) are ours.
 _MARKS = (
     *("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_bos_token_id"),
@@ -116,12 +120,7 @@ def load_processor(kind: Kind, folder: Path, network: Any) -> Any:
     with one_sentence("the processor", folder):
         parts = {"image_processor": images, "tokenizer": tokenizer, **dict.fromkeys(_NOT_IMAGES & parameters.keys())}
         processor = type(cls.__name__, (cls,), {"check_argument_for_proper_class": lambda *_: None})(**settings | parts)
-    # The other side gives other logits: by 1 to 3 where it was tried.
-    tokenizer.padding_side = "right" if network.config.is_encoder_decoder else "left"
     tokenizer.chat_template = processor.chat_template or tokenizer.chat_template
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    tokenizer.model_max_length = int(1e30)  # the network's positions are the limit; see `_each`
     return processor
 
 
@@ -138,26 +137,42 @@ def _check_sizes(folder: Path, settings: Mapping[str, Any], *, areas: bool) -> N
 class ChatModel:
     """A vision-language model on its device: it captions images by sampling, and answers prompts about them.
 
+    With `images=False` it answers prompts alone, and may be any language model with a chat template.
+
     Images have any size. One that the model's processor refuses (Qwen-VL: a side more than 200 times the other), or
     whose prompt is too long for the model, has no caption and no answer.
     """
 
-    def __init__(self, model: ModelRef, device: Device) -> None:
-        """Loads a checkpoint and tries it on one image; ModelError if it is damaged, or not of a type in `KINDS`."""
+    def __init__(self, model: ModelRef, device: Device, images: bool = True) -> None:
+        """Loads a checkpoint and tries it; ModelError if it is damaged, or of a type that cannot answer."""
         import torch
         import transformers
 
         kind = model_type(model) or ""
-        if kind not in KINDS:
+        if images and kind not in KINDS:
             raise ModelError(unknown_model_message(model, kind))
-        self.kind, self.name, self.batch = KINDS[kind], model, device.batch_size
+        self.kind, self.name, self.batch = KINDS.get(kind, _LANGUAGE), model, device.batch_size
+        if not images and self.kind.plain is not None:
+            raise ModelError(f"{model}, a {kind!r} model, answers only about images: name a model that chats")
+        self._grey = np.full((48, 64, 3), 128, np.uint8) if images else None
         self.device, self.dtype = torch.device(device.kind), dtype_of(device)
         use_threads(device)
         path = resolve(model).path
         cls: Any = transformers.AutoModelForImageTextToText
-        network = load_whole(cls, path, model, expected="a captioner of images", dtype=self.dtype).to(self.device)
-        self.model, self.processor = network, load_processor(self.kind, path, network)
-        self.tokenizer = self.processor.tokenizer
+        expected = "a captioner of images"
+        if self.kind is _LANGUAGE:
+            cls, expected = transformers.AutoModelForCausalLM, "a language model"
+        self.model = network = load_whole(cls, path, model, expected=expected, dtype=self.dtype).to(self.device)
+        if self.kind is _LANGUAGE:
+            self.tokenizer = load_tokenizer_in(path, network=network)
+        else:
+            self.processor = load_processor(self.kind, path, network)
+            self.tokenizer = self.processor.tokenizer
+        # The other side gives other logits: by 1 to 3 where it was tried.
+        self.tokenizer.padding_side = "right" if network.config.is_encoder_decoder else "left"
+        if self.tokenizer.pad_token is None:
+            self.tokenizer.pad_token = self.tokenizer.eos_token
+        self.tokenizer.model_max_length = int(1e30)  # the network's positions are the limit; see `_each`
         for part in network.modules():  # of some, an inner model generates
             if (found := getattr(part, "generation_config", None)) is not None:
                 kept: dict[str, Any] = {name: getattr(found, name, None) for name in _MARKS}
@@ -177,9 +192,9 @@ class ChatModel:
             self._generate(self._first(self.kind.default), max_new_tokens=1)
 
     def _first(self, prompt: str) -> dict[str, Any]:
-        """Returns the inputs of a grey image; ModelError if the processor does not take the prompt."""
+        """Returns the inputs of a grey image, or of none; ModelError if the processor does not take the prompt."""
         try:
-            return self._inputs([np.full((48, 64, 3), 128, np.uint8)], [prompt])
+            return self._inputs([self._grey], [prompt])
         except (MemoryError, TamisError):
             raise
         except Exception as error:
@@ -214,8 +229,8 @@ class ChatModel:
                 captions[row] = texts[place * count : (place + 1) * count]
         return captions
 
-    def answer(self, images: Sequence[Pixels], prompts: Sequence[str], max_tokens: int) -> list[Answer]:
-        """Returns the likeliest answer to each prompt about its image, of at most `max_tokens`."""
+    def answer(self, images: Sequence[Pixels | None], prompts: Sequence[str], max_tokens: int) -> list[Answer]:
+        """Returns the likeliest answer to each prompt about its image (all None if loaded without), of `max_tokens`."""
         answers = [Answer(refused="the model's processor refuses the image, or its prompt is too long")] * len(images)
 
         def say(_: list[int], inputs: dict[str, Any]) -> tuple[Any, list[tuple[Any, Any]]]:
@@ -248,7 +263,7 @@ class ChatModel:
 
     def _each(
         self,
-        images: Sequence[Pixels],
+        images: Sequence[Pixels | None],
         prompts: Sequence[str],
         new: int,
         work: Callable[[list[int], dict[str, Any]], T],
@@ -289,14 +304,18 @@ class ChatModel:
                 continue
             yield rows, done
 
-    def _inputs(self, images: Sequence[Pixels], prompts: Sequence[str]) -> dict[str, Any]:
-        texts, settings = [self._text(prompt) for prompt in prompts], {}
+    def _inputs(self, images: Sequence[Pixels | None], prompts: Sequence[str]) -> dict[str, Any]:
+        texts, settings = [self._text(prompt) for prompt in prompts], dict[str, Any]()
         if self.kind.plain is None:  # a template may write the first token, which the tokenizer would write again
             begun = self.tokenizer.bos_token is not None and texts[0].startswith(self.tokenizer.bos_token)
             settings["add_special_tokens"] = not begun
-        pictures = [[Image.fromarray(image)] for image in images]  # a list for each text: some kinds take nothing else
-        with without_array_warning():
-            made = self.processor(images=pictures, text=texts, padding=True, return_tensors="pt", **settings)
+        settings |= {"text": texts, "padding": True, "return_tensors": "pt"}
+        if self._grey is None:
+            made = self.tokenizer(**settings, return_token_type_ids=False)
+        else:  # a list for each text: some kinds take nothing else
+            pictures = [[Image.fromarray(image)] for image in images if image is not None]
+            with without_array_warning():
+                made = self.processor(images=pictures, **settings)
         # PaliGemma's processor makes labels too, for training.
         return {
             name: value.to(self.device, self.dtype if value.is_floating_point() else None)
@@ -307,7 +326,8 @@ class ChatModel:
     def _text(self, prompt: str) -> str:
         if self.kind.plain is not None:
             return self.kind.plain.replace("{}", prompt)
-        content = [{"type": "image"}, {"type": "text", "text": prompt}]
+        image = [] if self._grey is None else [{"type": "image"}]
+        content = prompt if self.kind is _LANGUAGE else [*image, {"type": "text", "text": prompt}]
         text: str = self.tokenizer.apply_chat_template(
             [{"role": "user", "content": content}],
             add_generation_prompt=True, tokenize=False,

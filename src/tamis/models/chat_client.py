@@ -83,9 +83,9 @@ class Server:
 
 @dataclass(frozen=True)
 class Question:
-    """One request. `sampling`: seed, temperature, top_p."""
+    """One request, about an image or about nothing but its prompt. `sampling`: seed, temperature, top_p."""
 
-    pixels: Pixels
+    pixels: Pixels | None
     prompt: str
     max_tokens: int
     sampling: Mapping[str, float] = field(default_factory=dict)
@@ -143,8 +143,8 @@ class ChatClient:
             raise ModelError(f"{server.url} cannot be asked (see also HTTP_PROXY and SSL_CERT_FILE): {why}") from error
         weakref.finalize(self, self._client.close)
 
-    def check(self, *, probabilities: bool = False) -> None:
-        """Raises ModelError unless the server has the model, and it takes an image (and gives `probabilities`)."""
+    def check(self, *, probabilities: bool = False, image: bool = True) -> None:
+        """Raises ModelError unless the server has the model, and it takes an `image` (and gives `probabilities`)."""
         try:
             listed = self._send("GET", "/models")
             names = [str(one.get("id")) for one in listed.get("data") or [] if isinstance(one, dict)]
@@ -155,13 +155,13 @@ class ChatClient:
             names = []  # some servers have no list
         if names and self.server.model not in {*names, *(name.removesuffix(":latest") for name in names)}:  # Ollama's
             raise ModelError(f"{self.server.url} has {unknown_message('model', self.server.model, names)}")
-        answer = self._probe(probabilities)
+        answer = self._probe(probabilities, image=image)
         if probabilities and answer.tokens is None:
             raise ModelError(f"{self.server.url} gives no logprobs for {self.server.model}: set number: written")
 
-    def _probe(self, probabilities: bool = False) -> Answer:
-        """Asks about a grey image; ModelError if there is no answer."""
-        grey = np.full((64, 64, 3), 128, np.uint8)
+    def _probe(self, probabilities: bool = False, *, image: bool) -> Answer:
+        """Asks about a grey image, or about none; ModelError if there is no answer."""
+        grey = np.full((64, 64, 3), 128, np.uint8) if image else None
         try:
             return self._answer(Question(grey, "What is this?", 4, probabilities=probabilities))
         except RemoteError as error:
@@ -211,16 +211,16 @@ class ChatClient:
                 return Answer(refused=f"the server refused it ({error})")
             raise self._useless(error) from None
         except RemoteError as error:
-            self._probe()  # is it this pair, or the server?
+            self._probe(image=question.pixels is not None)  # is it this pair, or the server?
             if isinstance(error, _FailedError):
                 return Answer(refused=f"the server failed at it ({error})")
             raise UnreachedError(f"{self.server.url} did not answer a request ({error})") from None
 
     def _answer(self, question: Question) -> Answer:
-        content = [
-            {"type": "image_url", "image_url": {"url": data_url(question.pixels, self.server.side)}},
-            {"type": "text", "text": question.prompt},
-        ]
+        content: Any = question.prompt
+        if question.pixels is not None:
+            url = data_url(question.pixels, self.server.side)
+            content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": content}]
         body: dict[str, Any] = {
             "model": self.server.model,
             "messages": [{"role": "user", "content": content}],

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from tamis.core.arrays import Floats, Pixels
-from tamis.core.errors import at_least_one, require
+from tamis.core.errors import at_least_one, check_effect, require
 from tamis.core.math.similarity import unit_rows
-from tamis.core.types import Column, Device, ModelRef, Node, OptionalModelRef
+from tamis.core.types import LATER, Column, Device, ModelRef, Node, OptionalModelRef
 from tamis.models.text_to_image import Drawing
 from tamis.signals.basic import CaptionSignal
 from tamis.signals.features.generated import DrawnImages
@@ -65,15 +65,17 @@ class Sba(CaptionSignal):
         beams: number of beams; the best reconstruction counts.
         max_tokens: longest reconstruction, in tokens.
         no_repeat: no run of this many tokens is repeated; 0 for no limit. The released code has 2.
+        encoder: None: reconstructions are compared by characters; a model: by BERTScore with its token embeddings.
+        layer: layer of the encoder; None: the choice of the `bert-score` package, else the last.
 
     Emits:
-        sba: 1 - character edit distance / length of the longer text, for the best reconstruction, in [0, 1]. NaN
-            without a caption.
+        sba: 1 - character edit distance / length of the longer text, for the best reconstruction, in [0, 1]. With an
+            encoder BERTScore F1, at most 1; 0 if the reconstruction is empty. NaN without a caption.
         sba_caption: the best reconstruction.
 
     Cost: a beam search of a language model per distinct caption.
 
-    Source: Yanuka et al. 2024 (ICC, arXiv 2403.01306), section 2.
+    Source: Yanuka et al. 2024 (ICC, arXiv 2403.01306), section 2; table 6 has both ways to compare.
     """
 
     name = "sba"
@@ -81,7 +83,7 @@ class Sba(CaptionSignal):
     columns = (
         Column(
             "sba",
-            "edit similarity",
+            "similarity",
             "high",
             beside="sba_caption",
             about="how well a language model rewrites the caption from its CLIP vector",
@@ -94,23 +96,44 @@ class Sba(CaptionSignal):
     beams: int = 5
     max_tokens: int = 60
     no_repeat: int = 0
+    encoder: OptionalModelRef = field(default=None, metadata=LATER)
+    layer: int | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         at_least_one(beams=self.beams, max_tokens=self.max_tokens)
+        _check_layer(self)
         if self.no_repeat < 0:
             raise ValueError(f"no_repeat must be 0 (no limit) or more, got {self.no_repeat}")
 
     def load(self, device: Device) -> Callable[..., Any]:
         from tamis.models.texts.soft_token import load_semantic_autoencoder
 
-        require("rapidfuzz", extra="clip")
+        compare = _comparison(self.encoder, self.layer, device)
         rewrite = load_semantic_autoencoder(self.bridge, self.clip, self.language_model, device)
 
-        def best(texts: Sequence[str]) -> Iterable[tuple[float, str]]:
+        def best(texts: Sequence[str]) -> Iterable[tuple[float, str | None]]:
             written = rewrite(texts, beams=self.beams, max_tokens=self.max_tokens, no_repeat=self.no_repeat)
-            return map(most_alike, texts, written)
+            return compare(texts, written)
 
         return self.columns_of(best)
+
+
+def _check_layer(signal: Sba | Vba) -> None:
+    if signal.encoder is None:
+        check_effect(signal, "layer", because="without an encoder texts are compared by characters")
+
+
+def _comparison(
+    encoder: str | None, layer: int | None, device: Device
+) -> Callable[[Sequence[str], Sequence[Sequence[str]]], Iterable[tuple[float, str | None]]]:
+    """Returns the function from texts and their reconstructions to each text's best score and reconstruction."""
+    if encoder is None:
+        require("rapidfuzz", extra="clip")
+        return lambda texts, generated: map(most_alike, texts, generated)
+    from tamis.models.texts.sentence import load_token_encoder
+
+    encode = load_token_encoder(encoder, layer, device)
+    return lambda texts, generated: best_reconstructions(dict(zip(texts, generated, strict=True)), encode).values()
 
 
 def edit_similarity(one: str, other: str) -> float:
@@ -124,8 +147,13 @@ def edit_similarity(one: str, other: str) -> float:
     return Levenshtein.normalized_similarity(one, other)
 
 
-def most_alike(text: str, others: Sequence[str]) -> tuple[float, str]:
-    """Returns the largest edit similarity of a text to others, and that other text; ties go to the first."""
+def most_alike(text: str, others: Sequence[str]) -> tuple[float, str | None]:
+    """Returns the largest edit similarity of a text to others, and that other text; ties go to the first.
+
+    NaN and None without others.
+    """
+    if not others:
+        return np.nan, None
     return max(((edit_similarity(text, other), other) for other in others), key=lambda pair: pair[0])
 
 
@@ -140,7 +168,8 @@ class Vba(CaptionSignal):
     Attributes:
         text_to_image: the model that draws: a pipeline of diffusers.
         captioner: the model that reads, by beam search: BLIP, BLIP-2, GIT or a vision-encoder-decoder checkpoint.
-        encoder: the model whose token embeddings BERTScore compares.
+        encoder: the model whose token embeddings BERTScore compares; None: texts are compared by characters, as by
+            `sba`.
         layer: layer of the encoder; None: the choice of the `bert-score` package, else the last.
         beams: number of beams; the best reconstruction counts.
         max_tokens: longest reconstruction, in tokens.
@@ -149,20 +178,21 @@ class Vba(CaptionSignal):
         drawing: how to draw images.
 
     Emits:
-        vba: BERTScore F1 of the best reconstruction, at most 1; 0 if the captioner returns nothing. NaN without a
-            caption, or if it has no token.
+        vba: BERTScore F1 of the best reconstruction, at most 1 (without an encoder the edit similarity of `sba`, in
+            [0, 1]); 0 if the captioner returns nothing. NaN without a caption, or if it has no token.
         vba_caption: the best reconstruction.
 
     Cost: seconds per caption, with Stable Diffusion 2 and BLIP-2; meant for making training labels: score with `icc`.
 
-    Source: Yanuka et al. 2024 (ICC, arXiv 2403.01306), section 2, appendix A.7 (guidance 9, 20 steps).
+    Source: Yanuka et al. 2024 (ICC, arXiv 2403.01306), section 2, appendix A.7 (guidance 9, 20 steps); table 6
+        has both ways to compare.
     """
 
     name = "vba"
     columns = (
         Column(
             "vba",
-            "BERTScore F1",
+            "similarity",
             "high",
             beside="vba_caption",
             about="how much of the caption a captioner reads back from an image drawn from it",
@@ -171,7 +201,7 @@ class Vba(CaptionSignal):
     )
     text_to_image: ModelRef = "stabilityai/stable-diffusion-2"
     captioner: ModelRef = "Salesforce/blip2-opt-2.7b"
-    encoder: ModelRef = "FacebookAI/roberta-large"
+    encoder: OptionalModelRef = "FacebookAI/roberta-large"
     layer: int | None = None
     beams: int = 5
     max_tokens: int = 30
@@ -180,17 +210,17 @@ class Vba(CaptionSignal):
 
     def __post_init__(self) -> None:
         at_least_one(beams=self.beams, max_tokens=self.max_tokens)
+        _check_layer(self)
 
     def needs(self) -> Mapping[str, Node]:
         return {**super().needs(), "drawn": DrawnImages(model=self.text_to_image, drawing=self.drawing)}
 
     def load(self, device: Device) -> Callable[..., Any]:
         from tamis.models.captioner import load_beam_captioner
-        from tamis.models.texts.sentence import load_token_encoder
 
         read = load_beam_captioner(self.captioner, device)
         read.check(self.prompt, self.max_tokens)
-        encode = load_token_encoder(self.encoder, self.layer, device)
+        compare = _comparison(self.encoder, self.layer, device)
 
         def score(*, captions: Sequence[str | None], drawn: Sequence[list[Pixels] | None]) -> dict[str, Any]:
             images = {text: some[0] for text, some in zip(captions, drawn, strict=True) if some}
@@ -198,7 +228,7 @@ class Vba(CaptionSignal):
             def best(texts: Sequence[str]) -> Iterable[tuple[float, str | None]]:
                 shown = [images[text] for text in texts]
                 generated = read(shown, prompt=self.prompt, beams=self.beams, max_tokens=self.max_tokens)
-                return best_reconstructions(dict(zip(texts, generated, strict=True)), encode).values()
+                return compare(texts, generated)
 
             return self.columns_of(best)(captions=captions)
 

@@ -38,7 +38,7 @@ def test_training_scoring_and_distilling_in_a_row(
     assert "wrote" in done.err
     run = tmp_path / "run"
     recipe = tmp_path / "teachers.yaml"
-    recipe.write_text(f"signals:\n  - sba: {{bridge: {tmp_path / 'sba'}, beams: 2, max_tokens: 6}}\n")
+    recipe.write_text(f"signals:\n  - sba: {{bridge: {tmp_path / 'sba'}, beams: 2, max_tokens: 6, encoder: minilm}}\n")
     done = tamis.ok("score", table, "--image", "none", "--run", run, "--recipe", recipe, "--quiet")
     from tamis.runs import open_run
 
