@@ -64,8 +64,8 @@ class ClipCov(ReadsPool):
         terms: which terms of the objective count (Table 3 of the paper): cov, label, class_reg, inter. "cov" is "class"
             (how central a pair is in its class and how unlike the choice) and "self" (the cosine of its image and
             caption), which can be named separately.
-        alpha: weight of "label"; None: mean image-caption similarity divided by mean similarity of caption and class
-            name.
+        alpha: weight of "label"; None: mean cross-modal similarity (definition 4.1) of two pairs of a class, divided by
+            the mean similarity of a caption and its class's name. The paper finds about 1/2.
         inter: how the similarities to the other classes add up: "mean", the average that the paper speaks of, or
             "sum", equation 34 as printed, which outweighs the other terms if there are many classes.
         diversity: how much the similarity to chosen pairs counts against a pair: "paper", as in equation 23; "share":
