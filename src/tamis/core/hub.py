@@ -45,6 +45,7 @@ HUB: Mapping[str, HubModel] = {
     "Salesforce/blip-image-captioning-base": HubModel("captioner", "BSD-3-Clause", 990, "refs/pr/38"),
     "Salesforce/blip-image-captioning-large": HubModel("captioner", "BSD-3-Clause", 1880),
     "Salesforce/blip2-opt-2.7b": HubModel("captioner", "MIT", 15000),
+    "microsoft/git-base": HubModel("captioner", "MIT", 707),
     "microsoft/git-base-coco": HubModel("captioner", "MIT", 707, "refs/pr/1"),
     "sentence-transformers/all-MiniLM-L6-v2": HubModel("sentence encoder", "Apache-2.0", 91),
     "moranyanuka/icc": HubModel("concreteness", "MIT", 328),
