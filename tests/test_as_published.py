@@ -19,6 +19,7 @@ from tamis.core.errors import RecipeError
 from tamis.recipes import recipe
 from tamis.recipes.names import shipped_names
 from tamis.signals import Sba, TextMatch, Tmars, Vba
+from tamis.train.scales import at_scale
 
 PAGE = Path(__file__).parents[1] / "docs" / "as-published.md"
 HEADER = ["constant", "published", "where", "default", "set by", "deviates"]
@@ -54,7 +55,9 @@ def rows() -> list[Row]:
 
 
 def value_of(code: str) -> Any:
-    """Returns what a name of the page stands for: an option's default, a parameter's default, or an attribute."""
+    """Returns what code names: a scale's setting, an option's or parameter's default, or an attribute."""
+    if scale := re.fullmatch(r"tamis train clip --scale (\w+): (\w+)", code):
+        return getattr(at_scale(scale[1]), scale[2])
     if code.startswith("tamis "):
         typed, _, option = code.removeprefix("tamis ").partition(" --")
         (shown,) = [one.default for one in parameters(typed) if f"--{option}" in one.names]
@@ -65,7 +68,7 @@ def value_of(code: str) -> Any:
     if called:
         return inspect.signature(getattr(found, called[1])).parameters[called[2]].default
     for name in path.split("."):
-        found = found[name] if isinstance(found, dict) else getattr(found, name)
+        found = getattr(found, name)
     return list(found) if isinstance(found, tuple) else found
 
 
