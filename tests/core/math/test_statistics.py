@@ -15,6 +15,7 @@ from tamis.core.math.statistics import (
     auc,
     average_ranks,
     bootstrap,
+    detectable_difference,
     kendall,
     mean_interval,
     pearson,
@@ -78,6 +79,22 @@ def test_a_mean_by_hand() -> None:
     estimate = mean_interval([1, 2, 3, 4, 5])
     assert (estimate.value, estimate.n) == (3.0, 5)
     assert (estimate.low, estimate.high) == pytest.approx((3 - 1.963243, 3 + 1.963243), abs=1e-5)
+
+
+def test_the_smallest_difference_that_five_seeds_show_by_hand() -> None:
+    """s / sqrt(5) = 0.707107 for 1 to 5; t of 4 degrees of freedom 2.776445 and 0.940965, together 3.717410."""
+    one = mean_interval([1, 2, 3, 4, 5])
+    assert detectable_difference([one]) == pytest.approx(3.717410 * 0.707107, abs=1e-5)
+    # Variances are averaged: of 1 and 49 times the variance 25 times, so five times the difference.
+    seven = mean_interval([7, 14, 21, 28, 35])
+    assert detectable_difference([one, seven]) == pytest.approx(5 * detectable_difference([one]))
+
+
+def test_a_detectable_difference_is_found_four_times_in_five() -> None:
+    rng = np.random.default_rng(5)
+    least = detectable_difference([mean_interval(row) for row in rng.normal(0, 1, (2000, 5)).tolist()])
+    found = [mean_interval(row).low > 0 for row in rng.normal(least, 1, (2000, 5)).tolist()]
+    assert np.mean(found) == pytest.approx(0.8, abs=0.04)
 
 
 def test_each_cell_gives_one_row_before_any_gives_two_by_hand() -> None:

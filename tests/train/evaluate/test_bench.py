@@ -310,6 +310,9 @@ def test_the_ranking_by_hand(run: Run, subsets: list[Subset], tiny: ClipTraining
     assert (few.gain.low, few.gain.high) == pytest.approx((-0.318731, 0.078731), abs=1e-6)
     assert (base.gain, done.baseline) == (None, "no-filter")
     assert (done.better, done.worse, done.unclear) == (("half",), (), ("few",))
+    # Halves .043027 and .198731: root of the mean square .143779, times 1 + 1.060660 / 4.302653.
+    assert done.detectable == pytest.approx(0.179222, abs=1e-5)
+    assert done.verdict()[-1] == "3 seeds cannot show differences below 0.179 (power 80 %)"
     assert (half.scoring_seconds, base.scoring_seconds, half.training_seconds) == (12.0, None, 2.0)
     shared = gain({seed: results["half", seed] for seed in (0, 1, 2)}, {1: results["few", 1], 2: results["few", 2]})
     assert shared is not None

@@ -26,7 +26,7 @@ from tamis.core.errors import RecipeError, RunError, require
 from tamis.core.files.checked import read_lines, read_record, write_record
 from tamis.core.files.storage import is_run, location
 from tamis.core.files.targets import check_own
-from tamis.core.math.statistics import Estimate, mean_interval
+from tamis.core.math.statistics import Estimate, detectable_difference, mean_interval
 from tamis.core.types import Device
 from tamis.models.device import device_for
 from tamis.pools import PoolSpec, open_pool
@@ -110,10 +110,21 @@ class Bench:
         """Contenders whose difference from the baseline is not significant."""
         return tuple(one.name for one in self.contenders if one.gain and one.gain.low <= 0 <= one.gain.high)
 
+    @property
+    def detectable(self) -> float | None:
+        """The smallest gain that these seeds can show, see `detectable_difference`; None without gains."""
+        gains = [one.gain for one in self.contenders if one.gain and one.gain.n == len(self.seeds)]
+        return detectable_difference(gains) if gains else None
+
     def verdict(self) -> list[str]:
-        """Sentences that say which subsets differ from the baseline."""
+        """Sentences that say which subsets differ from the baseline, and what difference is too small to see."""
         kinds = {"better than": self.better, "worse than": self.worse, "not significantly different from": self.unclear}
-        return [f"{how} {self.baseline}: {', '.join(names)}" for how, names in kinds.items() if names]
+        sentences = [f"{how} {self.baseline}: {', '.join(names)}" for how, names in kinds.items() if names]
+        if self.detectable:
+            sentences.append(
+                f"{len(self.seeds)} seeds cannot show differences below {self.detectable:.3f} (power 80 %)"
+            )
+        return sentences
 
     def rows_of_table(self) -> list[dict[str, str]]:
         """The ranking as a table for people."""
@@ -156,7 +167,7 @@ class Bench:
     def facts(self) -> dict[str, Any]:
         """Everything for JSON."""
         verdicts = {"better": self.better, "worse": self.worse, "unclear": self.unclear}
-        return {"kind": "tamis bench", "format": FORMAT, **asdict(self), **verdicts}
+        return {"kind": "tamis bench", "format": FORMAT, **asdict(self), **verdicts, "detectable": self.detectable}
 
 
 def bench(
