@@ -29,7 +29,7 @@ from tamis.core.math.order import keep_top
 #: The terms of the objective: F_cov (F_class and F_self), F_label, F_class^reg (subtracted), F_inter.
 TERMS = ("cov", "label", "class_reg", "inter")
 
-#: The two parts of "cov", which can be named separately: F_class (equation 23) and F_self.
+#: The two parts of "cov", which can be named separately: F_class (equation 28) and F_self.
 PARTS = ("class", "self")
 
 #: Rows whose mutual similarities are in memory, at first and at most: 4096 make a float32 matrix of 64 MiB.

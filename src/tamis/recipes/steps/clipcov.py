@@ -68,7 +68,7 @@ class ClipCov(ReadsPool):
             the mean similarity of a caption and its class's name. The paper finds about 1/2.
         inter: how the similarities to the other classes add up: "mean", the average that the paper speaks of, or
             "sum", equation 34 as printed, which outweighs the other terms if there are many classes.
-        diversity: how much the similarity to chosen pairs counts against a pair: "paper", as in equation 23; "share":
+        diversity: how much the similarity to chosen pairs counts against a pair: "paper", as in equation 28; "share":
             divided by the chosen fraction. The centres of the classes move less, but a smaller choice is not a prefix
             of a larger one.
         double_greedy: drop what lowers the objective; the subset may come out below its budget.
