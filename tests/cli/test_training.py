@@ -26,11 +26,20 @@ def test_c_rho_trains_on_a_subset_and_on_a_pool_that_has_no_run(
     tamis: Tamis, scored: Path, tmp_path: Path, clip_model: str
 ) -> None:
     library.select(library.open_run(scored), {"select": [{"top_n": {"score": "words", "n": 9}}]}).save("best.parquet")
-    settings = ("--subset", "best.parquet", "--model", clip_model, "--train-batch", "8", "--epochs", "3")
-    done = tamis.ok("train", "c_rho", scored, "pool", "--out", "mine", *settings)
+    same = ("--scale", "lab", "--model", clip_model, "--train-batch", "8")
+    done = tamis.ok(
+        "train", "c_rho", scored, "pool", "--out", "mine", "--subset", "best.parquet", "--epochs", "3", *same
+    )
+    assert f"scale lab: {clip_model}, batch 8, learning rate 0.002" in done.err
     assert done.out == "- c_rho: {clean: mine/clean, pool: mine/pool}\n"
     assert "wrote mine/clean: 4 steps, 32 samples of 9 pairs" in done.err
     assert "wrote mine/pool: 3 steps, 24 samples of 21 pairs" in done.err
+    assert np.isfinite(scored_by(done.out, scored)).all()
+    pool = ("pool", "--pretrained", clip_model, "--pool-epochs", "2")  # as ClipCov has it: the clean model is given
+    done = tamis.ok("train", "c_rho", *pool, "--out", "other", *same)
+    assert done.out == f"- c_rho: {{clean: {clip_model}, pool: other/pool}}\n"
+    assert "wrote other/pool: 6 steps, 48 samples of 21 pairs" in done.err
+    assert [path.name for path in Path("other").iterdir()] == ["pool"]
     assert np.isfinite(scored_by(done.out, scored)).all()
 
 
@@ -55,8 +64,12 @@ def test_the_command_for_open_clip_sees_as_many_epochs_as_asked(tamis: Tamis, sc
         ("c_ssft run --model MODEL", "batch 1,024"),
         ("c_ssft lost --model MODEL", "lost"),
         ("c_rho run run --scale huge", "'huge'"),
-        ("c_rho run run --learning-rate 0", "learning_rate"),
-        ("c_rho pool pool --model MODEL --train-batch 8", "mine/clean cat.jpg"),  # that model comes first
+        ("c_rho run run --model MODEL", "--scale small"),
+        ("c_rho run --scale lab", "expected 2 got 1"),
+        ("c_rho run run --scale lab --pretrained MODEL", "expected 1 got 2"),
+        ("c_rho run --scale lab --pretrained lab/clap", "lab/clip"),
+        ("c_rho run run --scale lab --learning-rate 0", "learning_rate"),
+        ("c_rho pool pool --scale lab --model MODEL --train-batch 8", "mine/clean cat.jpg"),  # that model comes first
     ],
 )
 def test_what_cannot_be_trained_ends_the_command_before_any_training(

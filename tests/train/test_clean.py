@@ -33,9 +33,9 @@ def fine_tuned(run: Run, out: Path, training: ClipTraining, source: Run | Subset
     return train_c_ssft(source, out=out, training=training, how=HOW, epochs=3)
 
 
-def two_trained(run: Run, out: Path, training: ClipTraining, epochs: int = 4) -> tuple[Trained, Trained]:
+def two_trained(run: Run, out: Path, training: ClipTraining, epochs: int = 4) -> list[Trained]:
     parts = [TrainingSet(source=run, epochs=number) for number in (epochs, 1)]
-    return train_c_rho(*parts, out=out, training=training, how=HOW)
+    return list(train_c_rho(*parts, out=out, training=training, how=HOW).values())
 
 
 def test_every_epochs_model_is_kept_and_the_signal_takes_the_folder(run: Run, tmp_path: Path, clip_model: str) -> None:

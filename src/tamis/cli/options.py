@@ -53,7 +53,8 @@ Workers = Annotated[
 ]
 Address = Annotated[str | None, Option(help="Address of a running Ray cluster, or auto. Default: start Ray here.")]
 
-Scale = Annotated[str, Option(help="lab, or DataComp's debug, small, medium, large, xlarge.")]
+SCALES = "lab, or DataComp's debug, small, medium, large, xlarge."
+Scale = Annotated[str, Option(help=SCALES)]
 Tasks = Annotated[str, Option(help="A task's folder, a folder of tasks, or lab for small drawn ones.")]
 OnlyTasks = Annotated[list[str] | None, Option("--only", help="Names of tasks, with commas; repeatable. Default: all.")]
 

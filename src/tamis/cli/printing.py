@@ -95,13 +95,15 @@ def print_table(rows: list[dict[str, Any]]) -> None:
         print("nothing")
         return
     cells = [[*rows[0]], *([_fill(escape_controls(str(value))) for value in row.values()] for row in rows)]
-    widths = [max(1, *map(len, column)) for column in zip(*cells, strict=True)]
+    columns = [*zip(*cells, strict=True)]
+    widths = [max(1, *map(len, column)) for column in columns]
+    words = [max(map(len, " ".join(column).split()), default=1) for column in columns]
     # A file or pipe has no width to wrap at.
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() or "COLUMNS" in os.environ else 200
     # A name stays on one line. A step of a funnel may be a sentence.
     wrapped = [number for number, name in enumerate(rows[0]) if number or name == "step"]
     while sum(widths) + 2 * len(widths) - 2 > room and wrapped:
-        widest = max(wrapped, key=widths.__getitem__)
+        widest = max(wrapped, key=lambda number: (widths[number] > words[number], widths[number]))
         if widths[widest] <= _NARROWEST:
             break
         widths[widest] -= 1

@@ -168,43 +168,64 @@ def c_ssft(
 
 
 def c_rho(
-    clean: CleanRun,
-    pool: Annotated[str, Argument(metavar="POOL_RUN", help="The pool to judge: its run folder, or a pool.")],
+    sources: Annotated[
+        list[str],
+        Argument(metavar="[CLEAN_RUN] POOL_RUN", help="The clean set and the pool to judge: run folders, or pools."),
+    ],
     out: OutFolder,
     training: Annotated[dict[str, Any], Fields(_CLIP, "model batch:train_batch learning_rate seed", optional=True)],
     how: How,
     compute: TrainingCompute,
-    scale: options.Scale = "lab",
+    scale: Annotated[str | None, Option(help=f"Required. {options.SCALES}")] = None,
+    pretrained: Annotated[
+        str | None, Option(metavar="MODEL", help="A CLIP instead of one trained on a clean set, as ClipCov has it.")
+    ] = None,
     subset: CleanSubset = None,
     epochs: CleanEpochs = 32,
-    pool_epochs: Annotated[int, Option(min=1, help="Epochs of the pool.")] = 1,
+    pool_epochs: Annotated[int, Option(min=1, help="Epochs of the pool; ClipCov has 5.")] = 1,
     partial: options.Partial = False,
 ) -> None:
     """Train a CLIP on a clean set and one on a pool, for the signal `c_rho`. The same command resumes.
 
-    The paper has 32 epochs on CC3M and 1 on the pool. It names neither model nor hyperparameters; --scale sets them.
+    T-MARS has 32 epochs on CC3M and 1 on the pool, and names no model. ClipCov has a pretrained CLIP and 5 epochs.
 
-    Example: tamis train c_rho runs/clean runs/pool --out c_rho
+    Example: tamis train c_rho runs/clean runs/pool --scale lab --out c_rho
     """
     from tamis.models.device import device_for
+    from tamis.models.reference import is_here
     from tamis.train.clip import CLEAN, POOL, TrainingSet, check_folder, train_c_rho
     from tamis.train.scales import at_scale
     from tamis.train.step import How
 
     with _report_errors():
+        if scale is None:
+            raise ValueError(
+                "choose the model with --scale: lab is a toy at 64 pixels, for drawn pools; for photographs take small "
+                "(ViT-B-32) or a larger one, and a --train-batch of at most the pairs of each set"
+            )
+        names = [CLEAN, POOL] if pretrained is None else [POOL]
+        if len(sources) != len(names):
+            raise ValueError(
+                f"expected {len(names)} run folders or pools ({' and '.join(names)}), got {len(sources)}: "
+                + ("name both, or --pretrained MODEL instead of the first" if pretrained is None else "leave CLEAN out")
+            )
+        if pretrained is not None:
+            is_here(pretrained)  # raises if there is no such model
         settings = at_scale(scale, **training)
+        say(f"scale {scale}: {settings.model}, batch {settings.batch:,}, learning rate {settings.learning_rate:g}")
         method = How(device=device_for(**compute), **how)
-        for name in (CLEAN, POOL):
+        for name in names:
             check_folder(out / name)
-        parts = [
-            TrainingSet(_pairs(source, out / name, chosen, partial), times)
-            for source, name, chosen, times in ((clean, CLEAN, subset, epochs), (pool, POOL, None, pool_epochs))
-        ]
-        both = train_c_rho(*parts, out=out, training=settings, how=method)
-    for done in both:
+        of_each = {CLEAN: (subset, epochs), POOL: (None, pool_epochs)}
+        parts = {
+            name: TrainingSet(_pairs(source, out / name, of_each[name][0], partial), of_each[name][1])
+            for name, source in zip(names, sources, strict=True)
+        }
+        trained = train_c_rho(parts.get(CLEAN), parts[POOL], out=out, training=settings, how=method)
+    for done in trained.values():
         _say_trained(done)
     if _first():
-        print(f"- c_rho: {{clean: {both[0].folder}, pool: {both[1].folder}}}")
+        print(f"- c_rho: {{clean: {pretrained or trained[CLEAN].folder}, pool: {trained[POOL].folder}}}")
 
 
 def mix(

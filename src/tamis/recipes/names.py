@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from importlib.resources import files
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    pass
+_COUNT = re.compile(r"(.+)-([1-9][0-9]{0,3})([kM])")
+_UNITS = {"k": 1_000, "M": 1_000_000}
 
 
 def shipped_names() -> list[str]:
@@ -15,7 +15,16 @@ def shipped_names() -> list[str]:
     return sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml"))
 
 
+def split_count(name: str) -> tuple[str, int | None]:
+    """Returns a recipe's name without its number of pairs, and the number: pac-100k is pac and 100,000."""
+    match = _COUNT.fullmatch(name)
+    return (match[1], int(match[2]) * _UNITS[match[3]]) if match else (name, None)
+
+
 def shipped_name(recipe: str) -> str | None:
-    """Returns the name of a shipped recipe, else None. tmars∩c_rho is the older name of tmars-and-c_rho."""
+    """Returns the name of a shipped recipe, perhaps with a number of pairs, else None.
+
+    tmars∩c_rho is the older name of tmars-and-c_rho.
+    """
     name = recipe.replace("∩", "-and-")
-    return name if name in shipped_names() else None
+    return name if split_count(name)[0] in shipped_names() else None

@@ -26,7 +26,7 @@ from tamis.core.types import KEEPS, Signal
 from tamis.core.types import settings as settings_of
 from tamis.pools.source import PoolSpec
 from tamis.recipes.derived import DERIVED, Derived
-from tamis.recipes.names import shipped_name, shipped_names
+from tamis.recipes.names import shipped_name, shipped_names, split_count
 from tamis.signals import SIGNALS
 
 if TYPE_CHECKING:
@@ -168,8 +168,10 @@ def _raw(recipe: PathLike | Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     text = os.fspath(recipe)
     if name := shipped_name(text):
         # A best share is one by any model. A threshold is made for its model: such a recipe says any_model: false.
-        data = _yaml((files("tamis.recipes.shipped") / f"{name}.yaml").read_bytes(), name)
-        return {**data, "any_model": data.get("any_model", True)}, name
+        base, count = split_count(name)
+        data = _yaml((files("tamis.recipes.shipped") / f"{base}.yaml").read_bytes(), base)
+        data = {**data, "any_model": data.get("any_model", True)}
+        return data if count is None else _with_count(data, name, base, count), name
     path = Path(text)
     if not os.path.isfile(text):
         if path.suffix in (".yaml", ".yml"):
@@ -183,6 +185,20 @@ def _raw(recipe: PathLike | Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     if len(content) > _MOST_BYTES:
         raise RecipeError(f"the recipe {text!r} has more than {_MOST_BYTES:,} bytes")
     return _yaml(content, text), path.stem
+
+
+def _with_count(data: Mapping[str, Any], name: str, base: str, count: int) -> dict[str, Any]:
+    """Returns a recipe that keeps a number of pairs: the last step's best, or a random part if that has no share."""
+    steps = list(data["select"])
+    step, settings = next(iter(steps[-1].items())) if steps else ("", None)
+    about = f"As {base}, but {count:,} pairs"
+    if isinstance(settings, dict) and "fraction" in settings:
+        rest = {key: value for key, value in settings.items() if key not in ("fraction", "of")}
+        steps[-1] = {"top_n" if step == "top_fraction" else step: {**rest, "n": count}}
+    else:
+        steps.append({"random_fraction": {"n": count}})
+        about += ", drawn at random from what it keeps"
+    return {**data, "name": name, "about": f"{about}.", "select": steps}
 
 
 class _Loader(yaml.SafeLoader):

@@ -219,14 +219,15 @@ class TrainingSet:
 
 
 def train_c_rho(
-    clean: TrainingSet, pool: TrainingSet, *, out: str | Path, training: ClipTraining, how: How
-) -> tuple[Trained, Trained]:
+    clean: TrainingSet | None, pool: TrainingSet, *, out: str | Path, training: ClipTraining, how: How
+) -> dict[str, Trained]:
     """Trains the same model on clean pairs and on the pool, into `out/clean` and `out/pool`. The same call resumes.
 
-    The paper trains 32 epochs on CC3M and 1 on the pool (Maini et al. 2024, T-MARS, section 4.2 and appendix A.2). It
-    names neither the model nor the hyperparameters.
+    T-MARS trains 32 epochs on CC3M and 1 on the pool (Maini et al. 2024, section 4.2 and appendix A.2). ClipCov takes a
+    pretrained CLIP instead of the clean one (`clean` is None) and 5 epochs of the pool (Joshi et al. 2024, section 5).
+    T-MARS names neither the model nor the hyperparameters.
     """
-    parts = {CLEAN: clean, POOL: pool}
+    parts = {POOL: pool} if clean is None else {CLEAN: clean, POOL: pool}
     trainings = {name: over_epochs(training, part.source, part.epochs) for name, part in parts.items()}
     for name, part in parts.items():  # check both trainings before starting the first
         rows, _ = split(_readable(part.source)[0], training.hold_out)
@@ -234,11 +235,10 @@ def train_c_rho(
         identity = _identity(trainings[name], _run_of(part.source), rows, None)
         _resume((Path(out) / name).expanduser(), identity)
     with join_group(how.device.kind):
-        first, second = (
-            train_clip(part.source, out=Path(out) / name, training=trainings[name], how=how)
+        return {
+            name: train_clip(part.source, out=Path(out) / name, training=trainings[name], how=how)
             for name, part in parts.items()
-        )
-    return first, second
+        }
 
 
 def over_epochs(training: ClipTraining, source: Subset | Run, epochs: int) -> ClipTraining:

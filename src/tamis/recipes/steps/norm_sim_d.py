@@ -9,12 +9,12 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from tamis.core.arrays import Float64s, Floats, Rows
-from tamis.core.errors import at_least_one, check_fraction
+from tamis.core.errors import at_least_one
 from tamis.core.math.order import keep_top
 from tamis.core.math.similarity import unit_rows
 from tamis.recipes.steps.clusters import BLOCK, GATHER, has_embedding, order_by_uid, second_moments
 from tamis.recipes.steps.outcome import IfMissing, ReadsPool, Selection, check_missing, verdict
-from tamis.recipes.steps.steps import Of, budget_of
+from tamis.recipes.steps.steps import Of, budget_of, check_budget
 from tamis.runs.table import Table
 
 
@@ -26,7 +26,8 @@ class NormSimD(ReadsPool):
     over those of all rows of the pool. Choose good pairs first, for example the best 30 % by `clip_loss`.
 
     Attributes:
-        fraction: in [0, 1].
+        fraction: in [0, 1]; or
+        n: number of rows.
         of: as in `top_fraction`.
         rounds: number of rounds; each drops the same number of rows.
         embedding: a column of stored image embeddings.
@@ -42,20 +43,22 @@ class NormSimD(ReadsPool):
 
     name: ClassVar[str] = "norm_sim_d"
     vectors = ("embedding",)
-    fraction: float
+    fraction: float | None = None
+    n: int | None = None
     of: Of = "survivors"
     rounds: int = 500
     embedding: str = "image_embedding"
     missing: IfMissing = "error"
 
     def __post_init__(self) -> None:
-        check_fraction(self.fraction)
+        check_budget(self)
         at_least_one(rounds=self.rounds)
         super().__post_init__()
 
     @property
     def described(self) -> str:
-        return f"{100 * self.fraction:g} % of the {self.of} that are most like each other by {self.embedding}"
+        budget = f"{self.n:,} rows" if self.fraction is None else f"{100 * self.fraction:g} % of the {self.of}"
+        return f"{budget} that are most like each other by {self.embedding}"
 
     def select(self, table: Table) -> Selection:
         self.check_columns(table)

@@ -524,24 +524,27 @@ class RandomFraction(Blockwise):
     The choice depends only on uids and the seed.
 
     Attributes:
-        fraction: in [0, 1].
+        fraction: in [0, 1]; or
+        n: how many rows; all where there are fewer.
         seed: another seed draws another, unrelated share.
         of: as in `TopFraction`.
     """
 
     name: ClassVar[str] = "random_fraction"
     reads: ClassVar[frozenset[str]] = frozenset()
-    fraction: float
+    fraction: float | None = None
+    n: int | None = None
     seed: int = 0
     of: Of = "survivors"
 
     def __post_init__(self) -> None:
-        check_fraction(self.fraction)
+        check_budget(self)
         check_words(self)
 
     @property
     def described(self) -> str:
-        return f"random {100 * self.fraction:g} % of the {self.of} (seed {self.seed})"
+        share = f"{self.n:,}" if self.fraction is None else f"{100 * self.fraction:g} % of the {self.of}"
+        return f"random {share} (seed {self.seed})"
 
     def fit(self, table: Table) -> Rule:
         rows = candidates_of(table)
