@@ -215,3 +215,90 @@ class PlainOpenClip(nn.Module):
         images, texts = self.images(pixels), self.texts(tokens)
         images, texts = (x / x.norm(dim=-1, keepdim=True) for x in (images, texts))
         return self.logit_scale.exp() * images @ texts.T
+
+
+# CLIP's residual network, by the names of its published checkpoints (Radford et al. 2021, section 2.4).
+
+
+def resnet_shapes(width: int, stages: tuple[int, ...], side: int, size: int) -> dict[str, tuple[int, ...]]:
+    """The shape of each published weight of an image tower, without "visual."."""
+    shapes: dict[str, tuple[int, ...]] = {}
+
+    def conv(name: str, norm: str, made: int, read: int, side: int) -> None:
+        shapes[f"{name}.weight"] = (made, read, side, side)
+        shapes.update({f"{norm}.{part}": (made,) for part in ("weight", "bias", "running_mean", "running_var")})
+        shapes[f"{norm}.num_batches_tracked"] = ()
+
+    conv("conv1", "bn1", width // 2, 3, 3)
+    conv("conv2", "bn2", width // 2, width // 2, 3)
+    conv("conv3", "bn3", width, width // 2, 3)
+    read = width
+    for stage, blocks in enumerate(stages):
+        inner = width * 2**stage
+        for block in range(blocks):
+            at = f"layer{stage + 1}.{block}"
+            conv(f"{at}.conv1", f"{at}.bn1", inner, read, 1)
+            conv(f"{at}.conv2", f"{at}.bn2", inner, inner, 3)
+            conv(f"{at}.conv3", f"{at}.bn3", 4 * inner, inner, 1)
+            if block == 0:
+                conv(f"{at}.downsample.0", f"{at}.downsample.1", 4 * inner, read, 1)
+            read = 4 * inner
+    shapes["attnpool.positional_embedding"] = ((side // 32) ** 2 + 1, read)
+    for name, made in (("q_proj", read), ("k_proj", read), ("v_proj", read), ("c_proj", size)):
+        shapes |= {f"attnpool.{name}.weight": (made, read), f"attnpool.{name}.bias": (made,)}
+    return shapes
+
+
+def convolve(x: Any, weight: Any, stride: int = 1) -> Any:
+    """A convolution, padded with zeros to keep the size, as a sum over the places of its kernel."""
+    side, (height, width) = weight.shape[-1], x.shape[-2:]
+    padded = torch.zeros(*x.shape[:2], height + side - 1, width + side - 1)
+    padded[..., side // 2 : side // 2 + height, side // 2 : side // 2 + width] = x
+    total = 0
+    for down in range(side):
+        for right in range(side):
+            moved = padded[..., down : down + height : stride, right : right + width : stride]
+            total = total + torch.einsum("nchw,oc->nohw", moved, weight[:, :, down, right])
+    return total
+
+
+def averaged(x: Any) -> Any:
+    """The mean of each 2 x 2 places."""
+    return (x[..., ::2, ::2] + x[..., 1::2, ::2] + x[..., ::2, 1::2] + x[..., 1::2, 1::2]) / 4
+
+
+def plain_resnet(weights: Any, pixels: Any, heads: int) -> Any:
+    """Images to embeddings, (n, size), with the stored statistics. The weights have the names of `resnet_shapes`."""
+
+    def norm(x: Any, name: str) -> Any:
+        mean, variance, times, plus = (
+            weights[f"{name}.{part}"].view(1, -1, 1, 1) for part in ("running_mean", "running_var", "weight", "bias")
+        )
+        return (x - mean) / torch.sqrt(variance + 1e-5) * times + plus
+
+    def relu(x: Any) -> Any:
+        return x * (x > 0)
+
+    x = relu(norm(convolve(pixels, weights["conv1.weight"], stride=2), "bn1"))
+    for number in (2, 3):
+        x = relu(norm(convolve(x, weights[f"conv{number}.weight"]), f"bn{number}"))
+    x = averaged(x)
+    for stage in (1, 2, 3, 4):
+        block = 0
+        while f"layer{stage}.{block}.conv1.weight" in weights:
+            at, halved = f"layer{stage}.{block}", stage > 1 and block == 0
+            y = relu(norm(convolve(x, weights[f"{at}.conv1.weight"]), f"{at}.bn1"))
+            y = relu(norm(convolve(y, weights[f"{at}.conv2.weight"]), f"{at}.bn2"))
+            if halved:
+                x, y = averaged(x), averaged(y)
+            y = norm(convolve(y, weights[f"{at}.conv3.weight"]), f"{at}.bn3")
+            if block == 0:
+                x = norm(convolve(x, weights[f"{at}.downsample.0.weight"]), f"{at}.downsample.1")
+            x, block = relu(x + y), block + 1
+    places = x.flatten(2).transpose(1, 2)
+    places = torch.cat([places.mean(1, keepdim=True), places], 1) + weights["attnpool.positional_embedding"]
+    q, k, v = (
+        places @ weights[f"attnpool.{name}_proj.weight"].T + weights[f"attnpool.{name}_proj.bias"] for name in "qkv"
+    )
+    pooled = attend(q, k, v, heads)[:, 0]
+    return pooled @ weights["attnpool.c_proj.weight"].T + weights["attnpool.c_proj.bias"]

@@ -102,6 +102,19 @@ def dual(folder: Path) -> Path:
     )
 
 
+def clip_resnet(folder: Path) -> Path:
+    """Our own class, which the library knows once its file is imported."""
+    import transformers as hf
+
+    from tamis.models.clip_resnet import ClipResNet, ClipResNetConfig
+
+    tokenizer = hf.AutoTokenizer.from_pretrained(clip_folder(folder.with_name("words")))
+    marks = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
+    vision = {"hidden_size": 8, "stages": [1, 1, 2, 1], "image_size": 32, "num_attention_heads": 4}
+    config = ClipResNetConfig(text_config=text(tokenizer, 16, **marks), vision_config=vision, projection_dim=24)
+    return save(folder, ClipResNet(config), tokenizer, "CLIPProcessor", CLIP)
+
+
 def clipseg(folder: Path) -> Path:
     """With its decoder of masks, as people have it; images are squashed to another size than the tower's."""
     import transformers as hf
@@ -207,6 +220,7 @@ def blip2(folder: Path) -> Path:
 #: By the checkpoint that stands for a row of `kinds`.
 TOWERS: Mapping[str, Callable[[Path], Path]] = {
     "openai/clip-vit-base-patch32": clip,
+    "timm/resnet50_clip.openai": clip_resnet,
     "CIDAS/clipseg-rd64-refined": clipseg,
     "facebook/metaclip-2-worldwide-huge-quickgelu": metaclip_2,
     "google/siglip-base-patch16-224": siglip,

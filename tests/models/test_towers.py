@@ -76,7 +76,9 @@ def library_embeddings(kind: str, folder: str) -> tuple[Any, Any]:
     import transformers as hf
 
     processor = hf.AutoProcessor.from_pretrained(folder)
-    cls: Any = hf.AutoModel if kind.startswith("vision-") else hf.AutoModelForZeroShotImageClassification
+    cls: Any = (
+        hf.AutoModel if kind.startswith(("vision-", "clip_resnet")) else hf.AutoModelForZeroShotImageClassification
+    )
     model = cls.from_pretrained(folder).eval()
     full: dict[str, Any] = {"padding": "max_length", "truncation": True}
     lengths = {"siglip": full | {"max_length": 16}, "siglip2": full | {"max_length": 64}, "align": full}
@@ -167,7 +169,7 @@ def test_what_cannot_work_is_refused_by_name_before_any_work(
     folder: Callable[[str], str], blip_model: str, clip_model: str, tamis: Tamis, tmp_path: Path
 ) -> None:
     pool = write_images(tmp_path / "pool")
-    other = dict.fromkeys(("tipsv2", "videoprism", "flava"), "take one of clip, clipseg")
+    other = dict.fromkeys(("tipsv2", "videoprism", "flava"), "take one of clip, clip_resnet, clipseg")
     cases = [
         ("clip", folder(MATCHERS[0][1]), "the signal itm takes"),
         ("itm", blip_model, "no weights for itm"),
@@ -219,7 +221,7 @@ def test_what_takes_a_clip_takes_every_shape_of_image(
         "train", "c_ssft", tmp_path / "run", "--train-batch", 4, "--model", naflex_model, "--out", tmp_path / "trained"
     )
     assert done.code == 2
-    assert "is a 'siglip2' model; only 'clip' and" in done.err
+    assert "is a 'siglip2' model; only checkpoints of clip, " in done.err
 
 
 @pytest.mark.parametrize(

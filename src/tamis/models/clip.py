@@ -18,7 +18,7 @@ from tamis.core.arrays import Pixels
 from tamis.core.errors import ModelError
 from tamis.core.types import Device, ModelRef
 from tamis.models.device import dtype_of
-from tamis.models.loading import SHIFTED, cleaner, each_text, load_once, load_tokenizer_in, model_type
+from tamis.models.loading import RESNET, SHIFTED, cleaner, each_text, load_once, load_tokenizer_in, model_type
 from tamis.models.packed import load_for_inference
 from tamis.models.preprocess import check_side, load_preprocess
 from tamis.models.reference import Cleaning, cleaning_of, object_in, resolve
@@ -47,6 +47,7 @@ class Kind:
 #: Each `model_type` that we load. How images are prepared depends on the image processor: see `preprocess`.
 KINDS: Mapping[str, Kind] = {
     "clip": Kind(),
+    RESNET: Kind(),
     "clipseg": Kind(),
     "metaclip_2": Kind(),
     "siglip": Kind(full=True, width=None),  # SigLIP 2 at a fixed size is one too

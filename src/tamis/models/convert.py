@@ -11,6 +11,7 @@ import importlib.util
 import re
 import shutil
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from tamis.core.files.storage import write_json
 from tamis.core.files.targets import check_new_folder, new_folder
 from tamis.models.heads import linear_layers
 from tamis.models.layouts import Activation, Conversion, ResizeMode, Tensors, from_blip, from_open_clip, layout_of
-from tamis.models.loading import is_pooler, load_tokenizer_in, load_whole, one_sentence, quiet
+from tamis.models.loading import RESNET, is_pooler, load_tokenizer_in, load_whole, one_sentence, quiet
 from tamis.models.reference import PATTERNS, PICKLES, complete, hub_copy, is_hub_id, object_in, resolve, with_pickles
 
 #: Keys under which training checkpoints keep the weights.
@@ -169,16 +170,25 @@ def _save(conversion: Conversion, tokenizer: Any, folder: Path) -> None:
     except RuntimeError as error:  # shapes
         raise ModelError(" ".join(str(error).split())) from error
     model.tie_weights()
-    missing = [name for name, one in model.named_parameters() if one.is_meta]
+    missing = [name for name, one in model.state_dict().items() if one.is_meta]
     for what, names in (("lacks the weight", missing), ("has the foreign weight", report.unexpected_keys)):
         if names:
             raise ModelError(f"as {conversion.cls.__name__} it {what} {', '.join(names[:3])}")
     tokenizer.model_max_length = conversion.length
     tokenizer.init_kwargs["text"] = conversion.text  # see `reference.cleaning_of`
+    save_model(model, tokenizer, conversion.preprocessing, folder)
+
+
+def save_model(model: Any, tokenizer: Any, preprocessing: Mapping[str, Any], folder: Path) -> None:
+    """Writes a model with its tokenizer and preprocessing; open_clip reads the folder too if it is a `ClipResNet`."""
     with quiet():
         model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    write_json(folder / "preprocessor_config.json", conversion.preprocessing)
+    write_json(folder / "preprocessor_config.json", preprocessing)
+    if model.config.model_type == RESNET:
+        from tamis.models.clip_resnet import open_clip_config
+
+        write_json(folder / "open_clip_config.json", open_clip_config(model.config, preprocessing))
 
 
 def _repack(pickles: list[Path], folder: Path, source: str) -> Converted:

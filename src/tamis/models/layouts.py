@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 from tamis.core.errors import ModelError
@@ -30,6 +30,7 @@ _WIDE_HEADS = {1280: 80, 1408: 88, 1664: 104, 1792: 112}
 _FILTERS = {"bilinear": 2, "bicubic": 3, "random": 3}
 
 _VISION, _TEXT = "vision_model.encoder.layers", "text_model.encoder.layers"
+_POOL = "visual.attnpool.positional_embedding"  # only a residual network has it
 _WORDS, _PREDICTIONS = "text_decoder.bert.embeddings.word_embeddings.weight", "text_decoder.cls.predictions"
 
 #: (pattern, transformers' name), applied one after the other: first open_clip's names, then BLIP's.
@@ -120,45 +121,63 @@ def layout_of(tensors: Mapping[str, Any], file: str) -> str:
 def from_open_clip(
     tensors: Tensors, tokenizer: Any, config: Mapping[str, Any], activation: Activation | None, head_width: int | None
 ) -> Conversion:
-    """Returns a `CLIPModel` or `MetaClip2Model`; `config` is open_clip_config.json, open_clip's model_config, or {}."""
+    """Returns a `CLIPModel`, `MetaClip2Model` or, with a residual network, `ClipResNet`.
+
+    `config` is open_clip_config.json, open_clip's model_config, or {}.
+    """
     from transformers import CLIPConfig, CLIPModel, MetaClip2Config, MetaClip2Model
 
     model = config.get("model_cfg", config)
-    vision, text = model.get("vision_cfg") or {}, model.get("text_cfg") or {}
-    _check_settings(model, vision, text, text.get("tokenizer_kwargs") or {})
+    vision, text, resnet = model.get("vision_cfg") or {}, model.get("text_cfg") or {}, _POOL in tensors
+    _check_settings(model, vision, text, text.get("tokenizer_kwargs") or {}, resnet=resnet)
     act, clean = _activation(model, vision, text, activation), _cleaning(text)
     # Their names become ours; q, k and v are one matrix there; projections are transposed.
     weights = _rename(tensors)
     for name in [name for name in weights if ".in_proj_" in name]:
         for one, part in zip("qkv", weights.pop(name).chunk(3), strict=True):
             weights[name.replace("in_proj_", f"{one}_proj.")] = part.contiguous()
-    for name in ("visual_projection.weight", "text_projection.weight"):
+    for name in ("text_projection.weight",) if resnet else ("visual_projection.weight", "text_projection.weight"):
         weights[name] = weights[name].T.contiguous()
     weights["logit_scale"] = weights["logit_scale"].reshape(())
     # The weights tell the sizes; the configuration, where there is one, must agree.
-    width, _, patch, _ = weights["vision_model.embeddings.patch_embedding.weight"].shape
-    side = _side(weights["vision_model.embeddings.position_embedding.weight"].shape[0])
+    per_head = vision.get("head_width") or head_width
+    if resnet:
+        vision_sizes, patch = _residual(tensors, per_head or _HEAD_WIDTH), 32
+        side = _side(tensors[_POOL].shape[0])
+    else:
+        width, _, patch, _ = weights["vision_model.embeddings.patch_embedding.weight"].shape
+        # What a configuration leaves out has open_clip's default: 64 for each of the image's heads, 8 heads for texts.
+        per_head = per_head or (not model and _WIDE_HEADS.get(width)) or _HEAD_WIDTH
+        vision_sizes = _tower(weights, _VISION, "mlp.fc1", per_head)
+        side = _side(weights["vision_model.embeddings.position_embedding.weight"].shape[0])
     vocabulary = weights["text_model.embeddings.token_embedding.weight"].shape[0]
     length = weights["text_model.embeddings.position_embedding.weight"].shape[0]
-    embed = weights["visual_projection.weight"].shape[0]
+    embed = weights["text_projection.weight"].shape[0]
     image = vision.get("image_size", side * patch)
     image = image[0] if isinstance(image, list) and len(set(image)) == 1 else image
     if not isinstance(image, int) or image // patch != side:
         raise ModelError(f"{side} x {side} patches of {patch} pixels do not go with image_size = {image}")
     _check_tokenizer(tokenizer, vocabulary, text)
-    # What a configuration leaves out has open_clip's default: 64 for each of the image's heads, 8 heads for texts.
-    per_head = vision.get("head_width") or head_width or (not model and _WIDE_HEADS.get(width)) or _HEAD_WIDTH
     heads = text.get("heads") or (8 if model and not head_width else None)
     both = {"projection_dim": embed, "hidden_act": act}
-    vision_sizes = _tower(weights, _VISION, "mlp.fc1", per_head) | both
+    vision_sizes |= both
     text_sizes = _tower(weights, _TEXT, "mlp.fc1", head_width or _HEAD_WIDTH, heads) | both
     for part, sizes in ((vision, vision_sizes), (text, text_sizes)):
-        _agree(part, width=sizes["hidden_size"], layers=sizes["num_hidden_layers"])
+        _agree(part, width=sizes["hidden_size"], layers=sizes.get("stages", sizes.get("num_hidden_layers")))
         sizes["layer_norm_eps"] = float((part.get("norm_kwargs") or {}).get("eps", 1e-5))
-    _agree(model | vision | text, embed_dim=embed, patch_size=patch, context_length=length, vocab_size=vocabulary)
+    _agree(model | vision | text, embed_dim=embed, context_length=length, vocab_size=vocabulary)
     # A `CLIPModel` with the end token 2 would take the largest token of a text to be its end.
-    cls, config_of = (MetaClip2Model, MetaClip2Config) if tokenizer.eos_token_id == 2 else (CLIPModel, CLIPConfig)
-    clip = config_of(
+    kinds: tuple[Any, Any] = (CLIPModel, CLIPConfig)
+    if tokenizer.eos_token_id == 2:
+        kinds = (MetaClip2Model, MetaClip2Config)
+    if resnet:
+        from tamis.models.clip_resnet import ClipResNet, ClipResNetConfig
+
+        kinds = (ClipResNet, ClipResNetConfig)
+        weights = Tensors(_rename(tensors, _NAMES[:1]) | {"logit_scale": weights["logit_scale"]})
+    else:
+        _agree(vision, patch_size=patch)
+    clip = kinds[1](
         vision_config=vision_sizes | {"image_size": image, "patch_size": patch},
         text_config=text_sizes
         | {"vocab_size": vocabulary, "max_position_embeddings": length}
@@ -176,7 +195,7 @@ def from_open_clip(
     notes: tuple[str, ...] = (f"activation {act}", f"images {how} to {image} x {image}", f"texts cleaned by {clean}")
     if "logit_bias" in tensors:
         notes += ("logit_bias was left out: it shifts all logits equally and changes no cosine",)
-    return Conversion(cls, clip, weights, images, length, notes, clean)
+    return Conversion(kinds[0], clip, weights, images, length, notes, clean)
 
 
 def from_blip(tensors: Tensors, tokenizer: Any, head_width: int | None) -> Conversion:
@@ -217,11 +236,11 @@ def from_blip(tensors: Tensors, tokenizer: Any, head_width: int | None) -> Conve
     return Conversion(BlipForConditionalGeneration, config, weights, images, length)
 
 
-def _rename(tensors: Tensors) -> Tensors:
+def _rename(tensors: Tensors, names: Sequence[tuple[str, str]] = _NAMES) -> Tensors:
     weights = Tensors()
     for old, tensor in tensors.items():
         name = old
-        for pattern, target in _NAMES:
+        for pattern, target in names:
             name = re.sub(pattern, target, name)
         if not _LEFT_OUT.match(name):
             weights[name] = tensor
@@ -243,6 +262,16 @@ def _tower(tensors: Tensors, layers: str, inner: str, head_width: int, heads: in
     }
 
 
+def _residual(tensors: Tensors, head_width: int) -> dict[str, Any]:
+    """Returns the sizes of a residual network."""
+    blocks = [{name.split(".")[2] for name in tensors if name.startswith(f"visual.layer{n}.")} for n in range(1, 5)]
+    return {
+        "hidden_size": 2 * tensors["visual.conv1.weight"].shape[0],
+        "stages": [len(numbers) for numbers in blocks],
+        "num_attention_heads": tensors[_POOL].shape[1] // head_width,
+    }
+
+
 def _side(positions: int) -> int:
     """Returns the number of patches per side; the positions are a square of patches, and one for the class."""
     side = math.isqrt(max(positions - 1, 0))
@@ -251,15 +280,15 @@ def _side(positions: int) -> int:
     return side
 
 
-def _agree(settings: Mapping[str, Any], **sizes: int) -> None:
+def _agree(settings: Mapping[str, Any], **sizes: Any) -> None:
     for name, size in sizes.items():
         if settings.get(name, size) != size:
             raise ModelError(f"the weights have {name} = {size}, and the configuration says {settings[name]}")
 
 
-def _check_settings(*parts: Mapping[str, Any]) -> None:
+def _check_settings(*parts: Mapping[str, Any], resnet: bool) -> None:
     for name, value in (item for part in parts for item in part.items()):
-        off = not value or name in _KNOWN or (name == "layers" and type(value) is int)  # a list is a ResNet's
+        off = not value or name in _KNOWN or (name == "layers" and (resnet or type(value) is int))
         if value not in _EXPRESSIBLE[name] if name in _EXPRESSIBLE else not off:
             raise _inexpressible(name, value)
 

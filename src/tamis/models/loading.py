@@ -31,6 +31,9 @@ log = logging.getLogger(__name__)
 #: How transformers reports a model type that a class, or the installed version, cannot load.
 _UNKNOWN = re.compile(r"nrecognized (configuration|model)|does not recognize this architecture|[Mm]odel type should")
 
+#: `model_type` of CLIPs with a residual network, whose class is ours: see `clip_resnet`.
+RESNET = "clip_resnet"
+
 #: Settings that count something, and their limit: a larger number, from a damaged file, would fill the memory.
 _COUNTS = re.compile(
     r"(?<!vision_feature_)(layers?|depths?|blocks?|layers_per_block|heads?|head_dim|channels|positions|position_embeddings|num_labels"
@@ -158,6 +161,8 @@ def load_whole(
     """
     config = object_in(path / "config.json")
     check_config(path / "config.json")
+    if config.get("model_type") == RESNET:
+        import tamis.models.clip_resnet  # noqa: F401  # registers it
     wrong = f"{model} is a {config.get('model_type') or config.get('_class_name')!r} model and not {expected}"
     try:
         # The libraries only log missing weights and draw them at random, so we check the report.

@@ -139,11 +139,12 @@ class Model(NamedTuple):
     digest: str
 
 
-def resolve(reference: str) -> Model:
+def resolve(reference: str, *, open_clip: bool = False) -> Model:
     """Finds a model, and downloads a hub model that is not in the cache yet.
 
     A reference is a built-in name, a folder or file, or a Hugging Face id ("owner/name"), tried in this order.
-    "./lab/clip" is always a folder, and the hub is never asked for "lab/...". Raises ModelError, which says what to do,
+    "./lab/clip" is always a folder, and the hub is never asked for "lab/...". `open_clip`: a folder in open_clip's
+    layout will do. Raises ModelError, which says what to do,
     or DependencyError if the package of a built-in model is not installed.
     """
     local = Path(reference).expanduser()
@@ -158,7 +159,7 @@ def resolve(reference: str) -> Model:
     else:
         unknown = unknown_message("model", reference, BUILT_IN)
         raise ModelError(f"{unknown}; it is no folder, and no owner/name of the hub")
-    return Model(path, digest_of(path))
+    return Model(path, digest_of(path, open_clip=open_clip))
 
 
 def is_here(reference: str) -> bool:
@@ -340,7 +341,7 @@ def complete(folder: Path) -> bool:
         return False
 
 
-def digest_of(path: Path) -> str:
+def digest_of(path: Path, *, open_clip: bool = False) -> str:
     """Returns the xxh3-128 of a model's files: their paths in its folder, and their contents.
 
     Includes exactly the weights that are loaded, and every small file next to them that a library may read.
@@ -348,7 +349,7 @@ def digest_of(path: Path) -> str:
     """
     if path.is_file() and path.suffix in PICKLES and _is_pickle(path):
         raise _no_weights(path, [path.name])
-    files = {path.name: path} if path.is_file() else check_files(path)
+    files = {path.name: path} if path.is_file() else check_files(path, open_clip=open_clip)
     total = xxhash.xxh3_128()
     for name, file in sorted(files.items(), key=lambda item: Path(item[0])):
         total.update(name.encode() + b"\0")
@@ -411,11 +412,12 @@ def default_cleaning(config: Mapping[str, Any], named: Any = None) -> Cleaning:
     text = config["text_config"] if isinstance(config.get("text_config"), dict) else {}  # else loading reports it
     words, end = text.get("vocab_size", OPENAI_WORDS), text.get("eos_token_id", OPENAI_WORDS - 1)
     # 2 is how OpenAI's own folders, and all before transformers 4.31, say "the last".
-    openai = config.get("model_type") in ("clip", "clipseg") and words == OPENAI_WORDS and end in (2, OPENAI_WORDS - 1)
+    clips = ("clip", "clip_resnet", "clipseg")
+    openai = config.get("model_type") in clips and words == OPENAI_WORDS and end in (2, OPENAI_WORDS - 1)
     return named or ("openai" if openai else "hf")
 
 
-def check_files(folder: Path) -> dict[str, Path]:
+def check_files(folder: Path, *, open_clip: bool = False) -> dict[str, Path]:
     """Checks the files of a model's folder that are part of the model, and returns them by their paths in it."""
     parts = _parts(folder)
     if parts is None:  # unknown layout: take all files
@@ -425,7 +427,7 @@ def check_files(folder: Path) -> dict[str, Path]:
         files = [*small, *(file for part in parts for file in _weights_of(part))]
     if not any(file.suffix == ".safetensors" for file in files):
         raise _no_weights(folder, [file.name for file in sorted(folder.rglob("*")) if file.suffix in PICKLES])
-    if (folder / "open_clip_config.json").is_file() and not (folder / "config.json").is_file():
+    if (folder / "open_clip_config.json").is_file() and not (folder / "config.json").is_file() and not open_clip:
         raise ModelError(f"{folder} has open_clip's layout: run `tamis convert {folder} OUT` and name OUT")
     for file in files:
         if file.name == "adapter_config.json":  # transformers would load the model that it names

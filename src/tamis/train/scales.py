@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from tamis.core.compute import Precision
 from tamis.core.errors import at_least_one, unknown_message
+from tamis.models.loading import RESNET
 from tamis.train.loop import Settings
 
 #: The commit of mlfoundations/open_clip (2026, after its release 3.3.0) whose option names `open_clip_command` writes.
@@ -87,15 +88,20 @@ SCALES: Mapping[str, ClipTraining] = {
 }
 
 
+def takes_text(model: str) -> bool:
+    """Whether a model is an image tower to which a text encoder can be joined."""
+    return model in ARCHITECTURES and ARCHITECTURES[model].kind != RESNET
+
+
 def at_scale(scale: str, **overrides: Any) -> ClipTraining:
     """Returns a scale's training with some settings changed; None leaves a setting unchanged.
 
-    A checkpoint has its own text tower, so for a checkpoint the scale's `text` is dropped.
+    Checkpoints and RN50 have text towers of their own, so for them the scale's `text` is dropped.
     """
     if scale not in SCALES:
         raise ValueError(unknown_message("scale", scale, SCALES))
     changes = {name: value for name, value in overrides.items() if value is not None}
-    if changes.get("model", "ViT-B-32") not in ARCHITECTURES:
+    if not takes_text(changes.get("model", "ViT-B-32")):
         changes = {"text": "", "freeze_text": False} | changes
     return replace(SCALES[scale], **changes)
 
@@ -173,11 +179,22 @@ def _resnet(side: int) -> Architecture:
     )
 
 
+#: CLIP's ResNet-50 (Radford et al. 2021, section 2.4 and table 19).
+_RN50 = Architecture(
+    kind=RESNET,
+    side=224,
+    vision={"hidden_size": 64, "stages": [3, 4, 6, 3], "image_size": 224, "num_attention_heads": 32},
+    text=_tower(512, 12, 8, max_position_embeddings=77),
+    size=1024,
+    open_clip="RN50",
+)
+
 #: open_clip's architectures, with open_clip's names (`model_configs`), and small ones of our own.
 ARCHITECTURES: Mapping[str, Architecture] = {
     "ViT-B-32": _vit("ViT-B-32", 32, 768, 12, 512, 512),
     "ViT-B-16": _vit("ViT-B-16", 16, 768, 12, 512, 512),
     "ViT-L-14": _vit("ViT-L-14", 14, 1024, 24, 768, 768),
+    "RN50": _RN50,
     "ViT-tiny": Architecture(
         kind="clip_vision_model",
         side=64,
@@ -219,6 +236,8 @@ def open_clip_command(
         raise ValueError(f"open_clip has no model like {training.model} {training.text}; it has {named}")
     if training.hold_out:
         raise ValueError("open_clip holds out no pairs: leave --hold-out out")
+    if not takes_text(training.model) and pieces > 1:
+        raise ValueError(f"{training.model} normalises over the batch, which pieces would change: leave --pieces out")
     if training.batch % (processes * pieces):
         raise ValueError(f"a batch of {training.batch} does not divide into {processes} x {pieces} parts")
     epochs = 5 if training.samples >= 5 * training.batch else 1  # DataComp's checkpoints, which open_clip calls epochs
@@ -248,6 +267,8 @@ def open_clip_command(
     if training.freeze_text:
         # The unlocked group is the projection, which we train too. Without the third option open_clip refuses to lock.
         options |= {"lock-text": None, "lock-text-unlocked-layers": "1", "lock-text-freeze-layer-norm": None}
+    if not takes_text(training.model) and processes > 1:
+        options["use-bn-sync"] = None  # normalise over the whole batch, as one process does
     if training.clip_norm is not None:
         options["grad-clip-norm"] = f"{training.clip_norm:.15g}"
     if training.crop != 0.9:  # open_clip's default

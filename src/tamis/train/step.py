@@ -26,6 +26,7 @@ from tamis.core.errors import DamageError, RunError, StopError, at_least_one
 from tamis.core.files.checked import Owner, finish_array
 from tamis.core.files.storage import writing
 from tamis.core.types import Device
+from tamis.models.clip import DUAL
 from tamis.models.device import free_memory
 from tamis.models.reference import TRAINING
 from tamis.runs.parts import read_rows
@@ -234,10 +235,12 @@ def write_text_states(
 def recompute_layers(towers: Towers) -> None:
     """Makes the model recompute its layers in the backward pass, to save memory."""
     model = towers.model
-    for part in [model] if model.supports_gradient_checkpointing else [model.vision_model, model.text_model]:
+    dual = model.config.model_type == DUAL
+    for part in [model.vision_model, model.text_model] if dual else [model]:
         if any(one.requires_grad for one in part.parameters()):
             if not part.supports_gradient_checkpointing:
-                raise StopError(f"{type(part).__name__} cannot recompute its layers: use --pieces, not --checkpointing")
+                other = "a smaller --train-batch" if needs_whole_batch(model) else "--pieces"
+                raise StopError(f"{type(part).__name__} cannot recompute its layers: use {other}, not --checkpointing")
             # transformers 6 drops the older name.
             enable = getattr(part, "activation_checkpointing_enable", None) or part.gradient_checkpointing_enable
             enable()

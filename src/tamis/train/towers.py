@@ -1,7 +1,7 @@
 """Builds the model to train, from a configuration or a checkpoint.
 
-It is a `CLIPModel` of transformers, or a `VisionTextDualEncoderModel`: an image tower from scratch with a pretrained
-text encoder.
+It is a `CLIPModel` of transformers, our `ClipResNet`, or a `VisionTextDualEncoderModel`: an image tower, from scratch
+or pretrained, with a pretrained text encoder.
 """
 
 from __future__ import annotations
@@ -10,16 +10,19 @@ import copy
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tamis.core.errors import ModelError, unknown_message
-from tamis.core.files.storage import explain_errors, to_disk, write_json
+from tamis.core.files.storage import explain_errors, to_disk
 from tamis.core.files.targets import readable_as_usual
 from tamis.models.clip import DUAL, take_embedding
+from tamis.models.convert import convert, save_model
 from tamis.models.loading import (
+    RESNET,
     cleaner,
     is_pooler,
     load_tokenizer_in,
@@ -27,12 +30,11 @@ from tamis.models.loading import (
     longest_text,
     model_type,
     pad_tokens,
-    quiet,
     transformer_folder,
 )
 from tamis.models.preprocess import Preprocess, image_processor, load_preprocess, preprocess_of
-from tamis.models.reference import OPENAI_WORDS, default_cleaning, object_in, resolve
-from tamis.train.scales import ARCHITECTURES, Architecture, ClipTraining
+from tamis.models.reference import OPENAI_WORDS, default_cleaning, object_in, resolve, shapes_in
+from tamis.train.scales import ARCHITECTURES, Architecture, ClipTraining, takes_text
 
 if TYPE_CHECKING:
     import torch
@@ -40,6 +42,12 @@ if TYPE_CHECKING:
 
 #: Text encoders with BERT's layers: `take_mean` can add a layer to them.
 _LIKE_BERT = ("bert", "roberta", "xlm-roberta", "camembert")
+
+#: `model_type` of checkpoints with two towers that can be trained.
+_WHOLE = ("clip", RESNET, DUAL)
+
+#: Pretrained image towers to which a text encoder can be joined, and the size of the embeddings (transformers' own).
+_IMAGE_TOWERS, _JOINED = ("vit", "swin", "dinov2"), 512
 
 _MEAN_OVER_OWN = 1000.0  # see `take_mean`: large enough that a token's own state no longer counts
 
@@ -52,7 +60,7 @@ _BOS, _EOS = "<|startoftext|>", "<|endoftext|>"
 class Towers:
     """A model in training with its tokenizer and preprocessing."""
 
-    model: Any  # a CLIPModel or VisionTextDualEncoderModel
+    model: Any  # a CLIPModel, ClipResNet or VisionTextDualEncoderModel
     tokenizer: Any
     side: int  # image side in pixels
     steps: Preprocess
@@ -99,14 +107,11 @@ class Towers:
         shutil.rmtree(temporary, ignore_errors=True)
         with explain_errors(folder / "config.json"):
             temporary.mkdir(parents=True)
-            with quiet():
-                self.model.save_pretrained(temporary)
             # The tokenizer remembers truncation and padding of earlier calls, and a resumed training makes other calls.
             if (rust := getattr(self.tokenizer, "backend_tokenizer", None)) is not None:
                 rust.no_truncation()
                 rust.no_padding()
-            self.tokenizer.save_pretrained(temporary)
-            write_json(temporary / _PREPROCESSING, self.preprocessing)
+            save_model(self.model, self.tokenizer, self.preprocessing, temporary)
             readable_as_usual(temporary)
             for name in sorted(os.listdir(temporary), key=lambda name: name == "config.json"):
                 to_disk(temporary / name)  # the checkpoint is deleted afterwards
@@ -117,23 +122,27 @@ class Towers:
 
 def digests(training: ClipTraining) -> dict[str, str]:
     """Returns digests of the checkpoints that a training starts from; keys are "text", "model", both or none."""
-    architecture = ARCHITECTURES.get(training.model)
-    if architecture is None and training.text:
-        raise ModelError(f"{training.model} is a checkpoint with a text tower of its own: leave --text out")
-    if architecture is not None and not training.text and (architecture.text is None or training.freeze_text):
-        what = (
-            "has no text tower"
-            if architecture.text is None
-            else "starts from random weights, so there is nothing to freeze"
-        )
-        raise ModelError(f"{training.model} {what}: name a pretrained text encoder (--text minilm)")
-    digests = {"text": resolve(training.text).digest} if training.text else {}
+    architecture, digests = ARCHITECTURES.get(training.model), {}
     if architecture is None:
         try:
-            digests["model"] = resolve(training.model).digest
+            path, digests["model"] = resolve(training.model, open_clip=True)
         except ModelError as error:
             raise ModelError(f"{error}; {unknown_message('architecture', training.model, ARCHITECTURES)}") from error
-    return digests
+        kind = _open_clip_kind(path) or model_type(training.model)
+        if kind not in (*_WHOLE, *_IMAGE_TOWERS):
+            kinds = ", ".join((*_WHOLE, *_IMAGE_TOWERS))
+            raise ModelError(f"{training.model} is a {kind!r} model; only checkpoints of {kinds} can be trained")
+        bare = kind in _IMAGE_TOWERS
+    else:
+        kind, bare = architecture.kind, architecture.text is None
+    if training.text and not bare and not takes_text(training.model):
+        raise ModelError(f"{training.model} has a text tower of its own: leave --text out")
+    if training.freeze_text and kind == RESNET:
+        raise ModelError(f"{training.model}: the text tower of a ResNet cannot be frozen: leave --freeze-text out")
+    if not training.text and (bare or (training.freeze_text and architecture is not None)):
+        what = "has no text tower" if bare else "starts from random weights, so there is nothing to freeze"
+        raise ModelError(f"{training.model} {what}: name a pretrained text encoder (--text minilm)")
+    return digests | ({"text": resolve(training.text).digest} if training.text else {})
 
 
 def needs_tokenizer(training: ClipTraining) -> bool:
@@ -159,10 +168,10 @@ def build(training: ClipTraining, *, tokenizer: Path | None = None) -> Towers:
     digests(training)
     torch.manual_seed(training.seed)
     architecture = ARCHITECTURES.get(training.model)
-    if architecture is None:
+    if training.text:
+        towers = _with_text_encoder(architecture, training.model, training.text)
+    elif architecture is None:
         towers = _checkpoint(training.model)
-    elif training.text:
-        towers = _with_text_encoder(architecture, training.text)
     else:
         assert tokenizer is not None, "a CLIP from scratch needs a tokenizer"
         towers = _from_scratch(architecture, tokenizer)
@@ -202,34 +211,55 @@ def _checkpoint(model: str) -> Towers:
     import torch
     from transformers import AutoModel
 
-    path = resolve(model).path
-    kind = model_type(model)
-    if kind not in ("clip", DUAL):
-        raise ModelError(f"{model} is a {kind!r} model; only 'clip' and {DUAL!r} checkpoints can be trained")
+    path = resolve(model, open_clip=True).path
+    if _open_clip_kind(path):
+        with tempfile.TemporaryDirectory() as folder:
+            convert(str(path), Path(folder) / "model")
+            return _checkpoint(str(Path(folder) / "model"))
     network = load_whole(AutoModel, path, model, expected="a whole CLIP", dtype=torch.float32)
     tokenizer = load_tokenizer_in(path, network=network)
-    steps = load_preprocess(model)
+    length = longest_text(network.config.text_config, tokenizer)
+    return Towers(model=network, tokenizer=tokenizer, length=length, **_preprocessing(model))
+
+
+def _open_clip_kind(path: Path) -> str | None:
+    """The `model_type` that a folder in open_clip's layout gets when it is converted; None for other folders."""
+    if (path / "config.json").is_file() or not (path / "open_clip_config.json").is_file():
+        return None
+    names = {name for file in path.glob("*.safetensors") for name in shapes_in(file)}
+    return RESNET if "visual.attnpool.c_proj.weight" in names else "clip"
+
+
+def _preprocessing(model: str) -> dict[str, Any]:
+    """How a checkpoint prepares images, as fields of `Towers`."""
+    path, steps = resolve(model).path, load_preprocess(model)
     width, height = steps.crop or steps.size or (steps.shorter or 0, steps.shorter or 0)
     if width != height or not width:
         raise ModelError(f"{model} takes images of {width} x {height} pixels; training takes square ones")
     file = next(one for one in (path / _PREPROCESSING, path / "processor_config.json") if one.is_file())
     config = object_in(file)
-    looks = config.get("image_processor", config)
-    length = longest_text(network.config.text_config, tokenizer)
-    return Towers(model=network, tokenizer=tokenizer, side=width, steps=steps, preprocessing=looks, length=length)
+    return {"side": width, "steps": steps, "preprocessing": config.get("image_processor", config)}
 
 
-def _fresh(model: Any, tokenizer: Any, side: int, length: int) -> Towers:
-    """A model from scratch, with OpenAI's preprocessing."""
+def _fresh(model: Any, tokenizer: Any, length: int, images: int | str) -> Towers:
+    """A new model with the preprocessing of a checkpoint, or OpenAI's for a side in pixels."""
     tokenizer.model_max_length = length
-    looks = image_processor("CLIPImageProcessor", side, crop=True)
+    if isinstance(images, str):
+        return Towers(model=model, tokenizer=tokenizer, length=length, **_preprocessing(images))
+    looks = image_processor("CLIPImageProcessor", images, crop=True)
     steps = preprocess_of(looks, "the new model")
-    return Towers(model=model, tokenizer=tokenizer, side=side, steps=steps, preprocessing=looks, length=length)
+    return Towers(model=model, tokenizer=tokenizer, side=images, steps=steps, preprocessing=looks, length=length)
 
 
 def _from_scratch(architecture: Architecture, folder: Path) -> Towers:
     from transformers import CLIPConfig, CLIPModel
 
+    config_of: Any = CLIPConfig
+    cls: Any = CLIPModel
+    if architecture.kind == RESNET:
+        from tamis.models.clip_resnet import ClipResNet, ClipResNetConfig
+
+        config_of, cls = ClipResNetConfig, ClipResNet
     assert architecture.text is not None
     tokenizer = load_tokenizer_in(folder)
     end = tokenizer.eos_token_id
@@ -242,16 +272,16 @@ def _from_scratch(architecture: Architecture, folder: Path) -> Towers:
         "eos_token_id": end,
         "pad_token_id": tokenizer.pad_token_id,
     }
-    config = CLIPConfig(
+    config = config_of(
         text_config={**architecture.text, **marks, "projection_dim": architecture.size},
         vision_config={**architecture.vision, "projection_dim": architecture.size},
         projection_dim=architecture.size,
     )
-    return _fresh(CLIPModel(config), tokenizer, architecture.side, architecture.text["max_position_embeddings"])
+    return _fresh(cls(config), tokenizer, architecture.text["max_position_embeddings"], architecture.side)
 
 
-def _with_text_encoder(architecture: Architecture, text: str) -> Towers:
-    """An image tower from scratch with a pretrained text encoder."""
+def _with_text_encoder(architecture: Architecture | None, image: str, text: str) -> Towers:
+    """An image tower, from scratch or a checkpoint, with a pretrained text encoder."""
     from transformers import (
         AutoConfig,
         AutoModel,
@@ -267,6 +297,14 @@ def _with_text_encoder(architecture: Architecture, text: str) -> Towers:
         raise ModelError(f"{text} is a {kind!r} model; a text tower must be one of {', '.join(_LIKE_BERT)}")
     tokenizer = load_tokenizer_in(folder, network=encoder)
     take_mean(encoder)
+    # CLIP's 77 tokens hold nearly every caption; a sentence encoder's 512 would let one alt-text slow a whole batch.
+    length = min(77, longest_text(encoder.config, tokenizer))
+    if architecture is None:  # some checkpoints lack the pooler, which then is random, as transformers makes it
+        tower = load_whole(AutoModel, resolve(image).path, image, expected="an image tower", unneeded=is_pooler)
+        configs = (tower.config, encoder.config)
+        config = VisionTextDualEncoderConfig.from_vision_text_configs(*configs, projection_dim=_JOINED)
+        model = VisionTextDualEncoderModel(config, vision_model=tower, text_model=encoder)
+        return _fresh(model, tokenizer, length, image)
     vision = AutoConfig.for_model(architecture.kind, **architecture.vision)
     if not hasattr(vision, "hidden_size"):
         vision.hidden_size = vision.hidden_sizes[-1]  # VisionTextDualEncoderModel reads this name
@@ -280,8 +318,7 @@ def _with_text_encoder(architecture: Architecture, text: str) -> Towers:
     model = VisionTextDualEncoderModel(config, vision_model=tower, text_model=encoder)
     if architecture.kind == "dpt":
         begin_as_mean(model.vision_model)
-    # CLIP's 77 tokens hold nearly every caption; a sentence encoder's 512 would let one alt-text slow a whole batch.
-    return _fresh(model, tokenizer, architecture.side, min(77, longest_text(encoder.config, tokenizer)))
+    return _fresh(model, tokenizer, length, architecture.side)
 
 
 def begin_as_mean(network: Any) -> None:
