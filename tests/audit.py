@@ -24,12 +24,14 @@ ALLOWED = frozenset(
 #: Packages that are used all the same, each with the reason. They are printed.
 EXCEPTIONS: Mapping[str, str] = {
     "axe-playwright-python": "MIT by the licence in its wheel, not by its metadata; only browsing.py imports it",
+    "pycocoevalcap": "BSD-2-Clause by its repository, not by its metadata; only evaluate/captions.py imports it",
     "mlcroissant": "Apache-2.0 by its repository, not by its metadata; only tests/exports imports it",
 }
 
 #: What wheels hold besides, and their metadata does not say. It is used unchanged, as a library that can be replaced.
 BUNDLED: Mapping[str, str] = {
     "axe-playwright-python": "axe-core, MPL-2.0",
+    "pycocoevalcap": "Java programs, in processes of their own: METEOR, LGPL-2.1; Stanford CoreNLP, GPL-2.0; SPICE",
     "opencv-python-headless": "FFmpeg, LGPL-2.1",
     "shapely": "GEOS, LGPL-2.1",
     "numpy": "libgfortran, GPL-3.0 with the runtime exception",

@@ -50,6 +50,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "lab make-pool": make.make_pool,
     "lab make-tasks": make.make_tasks,
     "train clip": train.clip,
+    "train captioner": train.captioner,
     "train c_ssft": train.c_ssft,
     "train c_rho": train.c_rho,
     "train mix": train.mix,
@@ -57,6 +58,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "train icc": train.icc,
     "train icc-labels": train.icc_labels,
     "evaluate zero-shot": evaluate.zero_shot,
+    "evaluate captions": evaluate.captions,
     "evaluate concreteness": evaluate.concreteness,
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
@@ -42,6 +43,9 @@ def bench(
     samples: Annotated[int | None, Option(min=1, help="Pairs that each model sees, repeats counted.")] = None,
     model: Annotated[str | None, Option(help="Another architecture, or a checkpoint to start from.")] = None,
     batch: Annotated[int | None, Option("--train-batch", min=2, help="Pairs compared with each other.")] = None,
+    captioner: Annotated[
+        str | None, Option(help="Train this captioner, lab or icc, not a CLIP; the score is its CIDEr.")
+    ] = None,
     pairs: Annotated[int | None, Option(min=1, help="Pairs of the lab's pool.")] = None,
     size: Annotated[int | None, Option(min=1, help="Images of each of the lab's tasks.")] = None,
     quick: Annotated[bool, Option("--quick", help="The smallest useful size: 10 minutes on 2 idle cores.")] = False,
@@ -58,7 +62,7 @@ def bench(
     Example: tamis bench runs/mine --recipes no-filter,clip-50,tmars --tasks evalsets --out bench
     """
     import tamis
-    from tamis.train.scales import at_scale
+    from tamis.train.scales import at_scale, captioner_at_scale
     from tamis_lab import MODEL_SETTINGS
 
     follow_the_work(quiet=quiet)
@@ -66,7 +70,10 @@ def bench(
     usual_pairs, usual_samples, usual_size = (2_000, 12_288, 240) if quick else (10_000, None, 480)
     drawn = _drawn_pool(pairs or usual_pairs, workers) if source == "lab" else None
     with stopping_at(ValueError):
-        training = at_scale(scale, samples=samples or usual_samples, model=model, batch=batch)
+        changes = {"samples": samples or usual_samples, "batch": batch}
+        if captioner is not None and (model, scale) != (None, "lab"):
+            raise ValueError("--scale and --model are a CLIP's: leave them out with --captioner")
+        training = captioner_at_scale(captioner, **changes) if captioner else at_scale(scale, model=model, **changes)
         names = options.split(recipes or _USUAL_RECIPES)
         found = tamis.bench(
             drawn or source, names, tasks=_tasks(tasks, size or usual_size), out=out, run=run, settings=settings or [],
@@ -140,6 +147,54 @@ def zero_shot(
     if found.failed:  # each was logged when it happened
         say(f"{len(found.failed)} tasks could not be run: {', '.join(found.failed)}")
     exit_if(found.failed)
+
+
+def captions(
+    model: Annotated[str, Argument(metavar="MODEL", help="A captioner: BLIP, BLIP-2, GIT, or of `train captioner`.")],
+    data: Annotated[str, Argument(metavar="TASKS|POOL|lab", help="Retrieval tasks, lab for drawn ones; or a pool.")],
+    *,
+    references: Annotated[
+        str | None, Option(metavar="FIELD", help="The pool's json field or column with the captions of an image.")
+    ] = None,
+    out: Annotated[Path | None, Option("--out", "-o", help="JSON file to write, with every caption.")] = None,
+    only: options.OnlyTasks = None,
+    beams: Annotated[int, Option(min=1, help="Beams of the search.")] = 5,
+    encoder: Annotated[str | None, Option(help="Text encoder for BERTScore, such as FacebookAI/roberta-large.")] = None,
+    compute: Annotated[dict[str, Any], options.Fields("tamis.core.compute:Compute", "device threads batch_size")],
+    as_json: options.AsJson = False,
+) -> None:
+    """Caption images and compare with people's captions: BLEU-4, METEOR, ROUGE-L, CIDEr, SPICE, BERTScore.
+
+    Example: tamis evaluate captions lab/captioner lab
+    """
+    from dataclasses import asdict
+
+    from tamis.core.files.storage import write_json
+    from tamis.core.files.targets import check_target
+    from tamis.models.device import device_for
+    from tamis.train.evaluate.captions import evaluate_captions
+
+    if out is not None:
+        check_target(options.in_a_folder(out), what="file of captions", ours=lambda path: False, overwrite=False)
+    device = device_for(**compute, precision="float32")
+    with TemporaryDirectory() as folder:
+        tasks = _tasks(data, 480)
+        found = evaluate_captions(
+            model, tasks(Path(folder)) if callable(tasks) else tasks, device, references=references,
+            only=options.split(only), beams=beams, encoder=encoder,
+        )  # fmt: skip
+    facts = {"model": model, "beams": beams, "tasks": [asdict(one) for one in found]}
+    if out is not None:
+        write_json(out, facts)
+    if as_json:
+        print_json(facts)
+    else:
+        print_table([one.row() for one in found])
+    for name, reason in found[0].missing.items():
+        say(f"{name} {reason}")
+    for one in found:
+        for key, reason in one.reasons.items():
+            say(f"{one.task}: {key} cannot be used: {reason}")
 
 
 def concreteness(

@@ -55,6 +55,7 @@ Address = Annotated[str | None, Option(help="Address of a running Ray cluster, o
 
 SCALES = "lab, or DataComp's debug, small, medium, large, xlarge."
 Scale = Annotated[str, Option(help=SCALES)]
+Captioner = Annotated[str, Option(help="icc, the paper's Swin and GPT-2, or lab, the lab's small models.")]
 Tasks = Annotated[str, Option(help="A task's folder, a folder of tasks, or lab for small drawn ones.")]
 OnlyTasks = Annotated[list[str] | None, Option("--only", help="Names of tasks, with commas; repeatable. Default: all.")]
 

@@ -25,6 +25,8 @@ _EVERY_SETTING = (
     "model text freeze_text samples batch:train_batch learning_rate seed warmup beta1 beta2 epsilon weight_decay "
     "clip_norm crop hold_out keep_best"
 )
+_CAPTIONER = "samples batch:train_batch learning_rate seed warmup weight_decay hold_out keep_best"
+_TWICE = "--epochs and --samples both say how long the training is: leave one of them out"
 _DISTILLATION = "student epochs batch_size:train_batch learning_rate optimiser seed"
 
 How = Annotated[dict[str, Any], Fields(_HOW, "pieces checkpointing threads:decode_threads")]
@@ -69,7 +71,7 @@ def clip(
 
     with _report_errors():
         if epochs is not None and training["samples"] is not None:
-            raise ValueError("--epochs and --samples both say how long the training is: leave one of them out")
+            raise ValueError(_TWICE)
         settings = at_scale(scale, **training)
         if open_clip is not None:
             if epochs is not None:  # the run knows the number of pairs
@@ -90,6 +92,37 @@ def clip(
     _say_trained(done)
     if _first() and done.samples >= 10 * done.pairs and not settings.hold_out:
         say(f"each pair was seen {done.samples / done.pairs:.0f} times: --hold-out 0.05 shows if the model overfits")
+
+
+def captioner(
+    source: Annotated[str, Argument(metavar="RUN", help="The run folder, or a pool without a run.")],
+    out: OutFolder,
+    models: Annotated[dict[str, Any], Fields("tamis.train.scales:CaptionTraining", "vision language", optional=True)],
+    training: Annotated[dict[str, Any], Fields("tamis.train.scales:Training", _CAPTIONER, optional=True)],
+    how: HowAndHowOften,
+    compute: TrainingCompute,
+    subset: Annotated[Path | None, Option(metavar="FILE", help="A subset of the run.")] = None,
+    scale: options.Captioner = "icc",
+    epochs: Annotated[float | None, Option(help="Epochs of the pairs, instead of --samples.")] = None,
+    partial: options.Partial = False,
+) -> None:
+    """Train a captioner, a vision tower joined with a language model, on a run or a subset. The same command resumes.
+
+    Example: tamis train captioner runs/lab --scale lab --out captioner
+    """
+    from tamis.models.device import device_for
+    from tamis.train.clip import check_folder, train_clip
+    from tamis.train.scales import captioner_at_scale
+    from tamis.train.step import How
+
+    with _report_errors():
+        if epochs is not None and training["samples"] is not None:
+            raise ValueError(_TWICE)
+        settings = captioner_at_scale(scale, **models, **training)
+        check_folder(out)
+        method = How(device=device_for(**compute), **how)
+        done = train_clip(_pairs(source, out, subset, partial), out=out, training=settings, epochs=epochs, how=method)
+    _say_trained(done)
 
 
 def _first() -> bool:

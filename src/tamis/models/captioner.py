@@ -22,7 +22,7 @@ from tamis.core.types import Device, ModelRef
 from tamis.models.chat import KINDS, ChatModel, load_chat, unknown_model_message
 from tamis.models.decoder import CaptionDecoder, Parts, blip_parts, git_parts
 from tamis.models.device import dtype_of, use_threads
-from tamis.models.loading import load_once, load_tokenizer_in, load_whole, model_type
+from tamis.models.loading import load_once, load_tokenizer_in, load_whole, model_type, quiet
 from tamis.models.nucleus import Sampling, token_drawer
 from tamis.models.packed import for_inference
 from tamis.models.preprocess import check_side, load_preprocess
@@ -184,7 +184,7 @@ class SamplingCaptioner(Captioner):
         before, said = self._before(sampling), self.normalise_prompt(sampling.prompt)
         for start in range(0, len(images), at_once):
             inputs = self.inputs(images[start : start + at_once], sampling.prompt)
-            with torch.inference_mode():
+            with torch.inference_mode(), quiet():  # of tokens that are both padding and start
                 rows = self.model.generate(
                     **{name: value.repeat_interleave(sampling.captions, 0) for name, value in inputs.items()},
                     do_sample=False,
@@ -253,12 +253,16 @@ class BeamCaptioner(Captioner):
     def check(self, prompt: str, max_tokens: int) -> None:
         """Raises ModelError if the model takes no prompt, or not this many tokens."""
         self.check_prompt(prompt)
+        if max_tokens > (most := self.most_tokens(prompt)):
+            raise ModelError(f"{self.name}: max_tokens must be at most {most}, got {max_tokens}")
+
+    def most_tokens(self, prompt: str) -> int:
+        """Returns how many new tokens fit after a prompt."""
         config = self.model.config
         text = config.get_text_config(decoder=True)
         positions = int(getattr(text, "max_position_embeddings", 0) or 10**9)
         start = len(self.prompt_tokens(prompt)) if prompt else self.architecture.start(config)
-        if start + max_tokens > positions:
-            raise ModelError(f"{self.name}: max_tokens must be at most {positions - start}, got {max_tokens}")
+        return positions - start
 
     def __call__(self, images: Sequence[Pixels], *, prompt: str, beams: int, max_tokens: int) -> list[list[str]]:
         """Returns the `beams` likeliest captions, best first, for each of n images (uint8, any size).
@@ -272,7 +276,7 @@ class BeamCaptioner(Captioner):
         captions: list[list[str]] = []
         for start in range(0, len(images), at_once):
             inputs = self.inputs([self.preprocess.resize(image) for image in images[start : start + at_once]], prompt)
-            with torch.inference_mode():
+            with torch.inference_mode(), quiet():
                 rows = self.model.generate(
                     **inputs, do_sample=False, num_beams=beams, num_return_sequences=beams, max_new_tokens=max_tokens
                 )

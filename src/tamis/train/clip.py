@@ -1,7 +1,8 @@
-"""`tamis train clip`: a CLIP on the pairs of a run or of a subset, to compare subsets or to score with.
+"""`tamis train clip`, `tamis train captioner`: a model on the pairs of a run or of a subset, to compare subsets with.
 
 This file checks the request, starts or resumes a training in its folder, and calls the loop (`loop.fit`) with a model
-(`towers`), a loss (`step`, `losses`), data (`batches`), and a callback that logs and saves after each step (`watch`).
+(`towers`, `captioner`), a loss (`step`, `losses`), data (`batches`), and a callback that logs and saves after each step
+(`watch`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -31,9 +32,10 @@ from tamis.pools import PoolSpec
 from tamis.runs.claims import lock_run
 from tamis.runs.run import Run
 from tamis.runs.subset import OtherCaptions, Subset, other_captions
+from tamis.train import captioner
 from tamis.train.batches import Batches, TrainingRows, split
 from tamis.train.loop import fit, join_group, new_optimisers
-from tamis.train.scales import ARCHITECTURES, ClipTraining
+from tamis.train.scales import ARCHITECTURES, CaptionTraining, ClipTraining, Training
 from tamis.train.step import (
     How,
     TrainingContext,
@@ -56,6 +58,8 @@ _NO_IMAGE = [name for name, status in STATUSES.items() if status.no_image]
 CLEAN, POOL = "clean", "pool"
 
 _WARMUP_SHARE = 0.1  # C-SSFT and C-RHO warm up for at most this share: short trainings should reach their full rate
+TrainingT = TypeVar("TrainingT", bound=Training)
+
 _MANIFEST = "training.json"
 _TO_LEARN_FROM = 1_000_000  # a tokenizer is learned from at most so many captions
 
@@ -79,12 +83,12 @@ def train_clip(
     source: Subset | Run,
     *,
     out: str | Path,
-    training: ClipTraining,
+    training: Training,
     how: How,
     epochs: float | None = None,
     tokenizer: str | None = None,
 ) -> Trained:
-    """Trains a CLIP on the pairs of a subset or run and writes its folder. The same call again resumes.
+    """Trains a CLIP, or a captioner, on the pairs of a subset or run and writes its folder. The same call resumes.
 
     `training/` in the folder has settings, metrics (JSON lines) and the checkpoint. `epochs` overrides the training's
     `samples`. `tokenizer` is a checkpoint whose tokenizer a CLIP from scratch uses; None learns one from the captions.
@@ -101,7 +105,7 @@ def train_clip(
         raise ModelError(f"{training.model} has a tokenizer of its own: leave --tokenizer out")
     if epochs is not None:
         training = as_long_as(training, rows, epochs)
-    if rows.epoch_size < training.batch:
+    if rows.epoch_size < training.batch and isinstance(training, ClipTraining):
         log.warning(
             "the epoch has %d pairs and the batch %d: batches hold duplicates, and those act as negatives",
             rows.epoch_size, training.batch,
@@ -167,7 +171,7 @@ def training_rows(source: Subset | Run) -> tuple[TrainingRows, int]:
     return TrainingRows(rows=rows, times=times[rows], high=high, low=low, others=others), left_out
 
 
-def as_long_as(training: ClipTraining, rows: TrainingRows, epochs: float) -> ClipTraining:
+def as_long_as(training: TrainingT, rows: TrainingRows, epochs: float) -> TrainingT:
     """Returns the training with as many samples as `epochs` epochs have, repeats counted."""
     if not 0 < epochs < math.inf:
         raise ValueError(f"epochs must be above 0 and finite, got {epochs}")
@@ -274,7 +278,7 @@ def _readable(source: Subset | Run) -> tuple[TrainingRows, int]:
     return rows, left_out
 
 
-def _identity(training: ClipTraining, run: Run, rows: TrainingRows, tokenizer: str | None) -> dict[str, Any]:
+def _identity(training: Training, run: Run, rows: TrainingRows, tokenizer: str | None) -> dict[str, Any]:
     """Everything that affects the model. A training resumes only in a folder with the same identity."""
     pairs = xxhash.xxh3_128()
     for part in (rows.rows, rows.times, rows.high, rows.low):
@@ -380,13 +384,17 @@ def _initial_model(context: TrainingContext, tokenizer: str | None) -> Towers:
     """The model before its first step, on its device, the same in every process."""
     import torch
 
-    path = None
-    if needs_tokenizer(context.training):
-        path = resolve(tokenizer).path if tokenizer else context.state / "tokenizer"
-        if context.processes.first and not path.is_dir():
-            learn_tokenizer(context.captions(_TO_LEARN_FROM), context.training, path)
-        context.processes.wait()
-    towers = build(context.training, tokenizer=path)
+    path, training = None, context.training
+    if isinstance(training, ClipTraining):
+        if needs_tokenizer(training):
+            path = resolve(tokenizer).path if tokenizer else context.state / "tokenizer"
+            if context.processes.first and not path.is_dir():
+                learn_tokenizer(context.captions(_TO_LEARN_FROM), training, path)
+            context.processes.wait()
+        towers = build(training, tokenizer=path)
+    else:
+        assert isinstance(training, CaptionTraining)
+        towers = captioner.build(training)
     kind = context.how.device.kind
     device = f"cuda:{context.processes.local_rank}" if kind == "cuda" and context.processes.count > 1 else kind
     towers.model.to(device, memory_format=torch.channels_last)  # faster for convolutions; images have this layout

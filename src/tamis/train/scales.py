@@ -1,4 +1,4 @@
-"""Settings to train a CLIP: DataComp's scales, a small one of our own, and the architectures."""
+"""Settings to train a CLIP or a captioner: DataComp's scales, small ones of our own, and the architectures."""
 
 from __future__ import annotations
 
@@ -20,14 +20,11 @@ _LARGEST = 1e30  # larger settings overflow float32 in AdamW
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClipTraining:
+class Training:
     """The settings that affect the resulting model. `step.How` has the others: device, pieces, logging."""
 
-    model: Annotated[str, "An architecture such as ViT-B-32, or a checkpoint to start from."] = "ViT-B-32"
-    text: Annotated[str, "A pretrained text encoder in place of the text tower, such as minilm."] = ""
-    freeze_text: Annotated[bool, "Train only the projection of the text tower."] = False
     samples: Annotated[int, "Pairs seen, repeats counted."]
-    batch: Annotated[int, "Pairs compared with each other, of all processes together."]
+    batch: Annotated[int, "Pairs in a batch, of all processes together; a CLIP compares them with each other."]
     learning_rate: Annotated[float, "AdamW's peak learning rate; it falls to 0 along a half cosine."] = 5e-4
     warmup: Annotated[int, "Steps over which the learning rate rises."] = 500
     beta1: Annotated[float, "AdamW beta1."] = 0.9
@@ -58,6 +55,11 @@ class ClipTraining:
             raise ValueError("keep_best needs held-out pairs to choose by: set hold_out (--hold-out 0.05)")
 
     @property
+    def model(self) -> str:
+        """What is trained, for messages."""
+        raise NotImplementedError
+
+    @property
     def steps(self) -> int:
         """Batches needed to see all samples."""
         return math.ceil(self.samples / self.batch)
@@ -70,6 +72,44 @@ class ClipTraining:
             epsilon=self.epsilon, weight_decay=self.weight_decay, warmup=self.warmup, floor=0.0,
             clip_norm=self.clip_norm, report_every=None,
         )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipTraining(Training):
+    """How to train a CLIP."""
+
+    model: Annotated[str, "An architecture such as ViT-B-32, or a checkpoint to start from."] = "ViT-B-32"
+    text: Annotated[str, "A pretrained text encoder in place of the text tower, such as minilm."] = ""
+    freeze_text: Annotated[bool, "Train only the projection of the text tower."] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaptionTraining(Training):
+    """How to train a captioner: a vision tower and a language model that attends to it.
+
+    The defaults are those of ICC's main experiment. It names checkpoints, batch, rate and a cosine schedule; the rest
+    are the defaults of `transformers`' Trainer, and the whole image is shown.
+
+    Source: Yanuka et al. 2024 (ICC), section 3.1 and appendix A.8.
+    """
+
+    vision: Annotated[str, "The vision tower: a checkpoint, such as a Swin, a ViT or a CLIP."] = (
+        "microsoft/swin-base-patch4-window7-224-in22k"
+    )
+    language: Annotated[str, "The language model: a checkpoint of a GPT-2 or a BERT."] = "openai-community/gpt2"
+    batch: int = 100
+    learning_rate: float = 2e-5
+    warmup: int = 0
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    weight_decay: float = 0.0
+    clip_norm: float | None = 1.0
+    crop: float = 1.0
+
+    @property
+    def model(self) -> str:
+        """Both models, for messages."""
+        return f"{self.vision} with {self.language}"
 
 
 #: DataComp's scales (`scale_configs.py`; Gadre et al. 2023, appendix; where it names none, open_clip's beta2 0.98,
@@ -86,6 +126,22 @@ SCALES: Mapping[str, ClipTraining] = {
         samples=12_800_000_000, batch=90_112, learning_rate=1e-3, warmup=10_000, model="ViT-L-14", beta2=0.95
     ),
 }
+
+#: The captioners of `--scale` and `tamis bench --captioner`: ICC's (one pass over the 500,000 pairs of its largest
+#: subsets; it does not say how many it trains for), and `lab`: minutes on one core, for the lab's pools.
+CAPTIONERS: Mapping[str, CaptionTraining] = {
+    "lab": CaptionTraining(
+        vision="lab/clip", language="lab/language-model", samples=20_000, learning_rate=1e-3, warmup=20
+    ),
+    "icc": CaptionTraining(samples=500_000),
+}
+
+
+def captioner_at_scale(scale: str, **overrides: Any) -> CaptionTraining:
+    """Returns a captioner's training with some settings changed; None leaves a setting unchanged."""
+    if scale not in CAPTIONERS:
+        raise ValueError(unknown_message("captioner", scale, CAPTIONERS))
+    return replace(CAPTIONERS[scale], **{name: value for name, value in overrides.items() if value is not None})
 
 
 def takes_text(model: str) -> bool:

@@ -1,4 +1,4 @@
-"""A step of CLIP's training: prepares a batch, embeds it, computes loss and gradients.
+"""A step of a training: prepares a batch, computes loss and gradients.
 
 Also measures a step's memory, which decides the number of pieces, and its operations, for the utilisation.
 """
@@ -34,8 +34,7 @@ from tamis.runs.run import Run
 from tamis.runs.subset import OtherCaptions, captions_of
 from tamis.train.batches import Batch, TrainingRows
 from tamis.train.loop import ProcessGroup, autocast
-from tamis.train.losses import backward, contrastive_loss, loss_over_processes
-from tamis.train.scales import ClipTraining
+from tamis.train.scales import ClipTraining, Training
 from tamis.train.towers import Towers, needs_whole_batch
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ class TrainingContext:
     run: Run
     rows: TrainingRows
     folder: Path
-    training: ClipTraining
+    training: Training
     how: How
     processes: ProcessGroup
     held: TrainingRows | None = None  # held-out pairs
@@ -143,13 +142,6 @@ def preparation(context: TrainingContext, towers: Towers, states: Floats | None)
     return prepare
 
 
-def embed(towers: Towers, piece: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Embeds a piece of a batch (see `Prepared`): images and texts, (b, d) each."""
-    pixels, *text = (one.to(towers.device, non_blocking=True) for one in piece)
-    images = towers.images(pixels)
-    return images, towers.texts(*text) if len(text) == 2 else towers.model.text_projection(text[0])
-
-
 class TrainingStep:
     """Computes loss and gradients of each step, for `loop.fit`."""
 
@@ -170,20 +162,19 @@ class TrainingStep:
         torch.manual_seed(hash((context.training.seed, self._step, context.processes.rank)) % (1 << 62))
         self._step += 1
         self.unreadable += batch.unreadable
-        if context.training.freeze_text:
+        if _freezes_text(context.training):
             towers.model.text_model.eval()
-        usable = batch.usable.to(towers.device)
-
-        def loss(images: torch.Tensor, texts: torch.Tensor) -> torch.Tensor:
-            return loss_over_processes(
-                images, texts, towers.model.logit_scale.exp(), usable=usable, local=context.how.local_loss,
-                processes=context.processes,
-            )  # fmt: skip
-
         cast = partial(autocast, context.how.device.precision, towers.device.type)
-        value = backward(partial(embed, towers), batch.pieces, loss, cast, device=towers.device)
+        value = towers.gradients(
+            batch.pieces, batch.usable.to(towers.device), cast, local=context.how.local_loss,
+            processes=context.processes,
+        )  # fmt: skip
         context.processes.average_gradients(towers.model.parameters())
         return value
+
+
+def _freezes_text(training: Training) -> bool:
+    return isinstance(training, ClipTraining) and training.freeze_text
 
 
 def text_states(context: TrainingContext, towers: Towers) -> Floats | None:
@@ -192,7 +183,7 @@ def text_states(context: TrainingContext, towers: Towers) -> Floats | None:
     None if the tower must run in every step: it is not frozen, or there are several processes or too many captions.
     """
     rows, run = context.rows.rows, context.run
-    if not context.training.freeze_text or context.processes.count > 1 or rows.size > MOST_STATES:
+    if not _freezes_text(context.training) or context.processes.count > 1 or rows.size > MOST_STATES:
         return None
     shared = context.how.text_states
     path = shared or context.state / "text-states.npy"
@@ -300,8 +291,7 @@ def _per_pair(context: TrainingContext, towers: Towers, states: Floats | None, r
         text: Sequence[torch.Tensor] = [one[[longest] * count] for one in (ids, mask)]
         if states is not None:
             text = [torch.zeros(count, states.shape[1])]
-        loss = partial(contrastive_loss, scale=model.logit_scale.exp())
-        backward(partial(embed, towers), [(pixels, *text)], loss, cast, device=towers.device)
+        towers.gradients([(pixels, *text)], torch.ones(count, dtype=torch.bool, device=towers.device), cast)
 
     model.train()
     step(2)  # batch normalisation needs two pairs; this also allocates the gradients
@@ -364,7 +354,7 @@ def flops_per_pair(context: TrainingContext, towers: Towers, states: Floats | No
         captions = list(context.captions(16))
         tokens = [one.to(towers.device) for one in towers.tokens(captions)]
         forward = forward_flops(lambda: towers.texts(*tokens)) / len(captions)
-        total += forward * (1 if context.training.freeze_text else 3)
+        total += forward * (1 if _freezes_text(context.training) else 3)
     return total
 
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,11 +37,19 @@ from tamis.models.loading import (
 )
 from tamis.models.preprocess import Preprocess, image_processor, load_preprocess, preprocess_of
 from tamis.models.reference import OPENAI_WORDS, default_cleaning, object_in, resolve, shapes_in
-from tamis.train.scales import ARCHITECTURES, Architecture, ClipTraining, takes_text
+from tamis.train.loop import ALONE, ProcessGroup
+from tamis.train.losses import backward, contrastive_loss, loss_over_processes
+from tamis.train.scales import ARCHITECTURES, Architecture, CaptionTraining, ClipTraining, Training, takes_text
 
 if TYPE_CHECKING:
     import torch
 
+#: A piece of a batch (see `step.Prepared`), and what runs a block in the training's precision.
+Piece = tuple["torch.Tensor", ...]
+Cast = Callable[[], AbstractContextManager[None]]
+
+#: The logit scale is at most 100 (Radford et al. 2021, section 2.5).
+_LARGEST_SCALE = math.log(100)
 
 #: Text encoders with BERT's layers: `take_mean` can add a layer to them.
 _LIKE_BERT = ("bert", "roberta", "xlm-roberta", "camembert")
@@ -58,7 +69,7 @@ _BOS, _EOS = "<|startoftext|>", "<|endoftext|>"
 
 @dataclass(frozen=True, kw_only=True)
 class Towers:
-    """A model in training with its tokenizer and preprocessing."""
+    """A CLIP in training with its tokenizer and preprocessing; `captioner.Captioning` is a captioner."""
 
     model: Any  # a CLIPModel, ClipResNet or VisionTextDualEncoderModel
     tokenizer: Any
@@ -69,20 +80,59 @@ class Towers:
 
     @property
     def device(self) -> torch.device:
-        device: torch.device = self.model.logit_scale.device
+        device: torch.device = next(self.model.parameters()).device
         return device
+
+    @property
+    def scale(self) -> float | None:
+        """The factor of the cosines, for the log; None if the model has none."""
+        return math.exp(float(self.model.logit_scale.detach()))
+
+    def after_step(self) -> None:
+        """Keeps the scale within its bounds."""
+        import torch
+
+        with torch.no_grad():
+            self.model.logit_scale.clamp_(0, _LARGEST_SCALE)
+
+    def gradients(
+        self, pieces: Sequence[Piece], usable: torch.Tensor, cast: Cast, *, local: bool = True,
+        processes: ProcessGroup = ALONE,
+    ) -> torch.Tensor:  # fmt: skip
+        """Adds the gradients of a batch in pieces and returns this process's loss; see `losses.loss_over_processes`."""
+        loss = partial(
+            loss_over_processes, scale=self.model.logit_scale.exp(), usable=usable, local=local, processes=processes
+        )
+        return backward(self.embed, pieces, loss, cast, device=self.device)
+
+    def loss(self, pieces: Sequence[Piece], usable: torch.Tensor, cast: Cast) -> torch.Tensor:
+        """The loss of a batch without gradients."""
+        import torch
+
+        with cast():
+            embedded = [self.embed(piece) for piece in pieces]
+        images, texts = (torch.cat(rows)[usable] for rows in zip(*embedded, strict=True))
+        return contrastive_loss(images, texts, self.model.logit_scale.detach().exp())
+
+    def embed(self, piece: Piece) -> tuple[torch.Tensor, torch.Tensor]:
+        """Embeds a piece of a batch (see `step.Prepared`): images and texts, (b, d) each."""
+        pixels, *text = (one.to(self.device, non_blocking=True) for one in piece)
+        images = self.images(pixels)
+        return images, self.texts(*text) if len(text) == 2 else self.model.text_projection(text[0])
+
+    def pixels(self, images: torch.Tensor) -> torch.Tensor:
+        """The model's input, (b, 3, side, side) float32, of (b, side, side, 3) uint8 on the device."""
+        import torch
+
+        values = images.permute(0, 3, 1, 2).float()
+        mean, std = (
+            torch.tensor(three, device=images.device).view(1, 3, 1, 1) for three in (self.steps.mean, self.steps.std)
+        )
+        return (values * self.steps.scale - mean) / std
 
     def images(self, pixels: torch.Tensor) -> torch.Tensor:
         """Embeds images, (b, side, side, 3) uint8 on the device: (b, d), not normalised."""
-        import torch
-
-        values = pixels.permute(0, 3, 1, 2).float()
-        mean, std = (
-            torch.tensor(three, device=pixels.device).view(1, 3, 1, 1) for three in (self.steps.mean, self.steps.std)
-        )
-        rows: torch.Tensor = take_embedding(
-            self.model.get_image_features(pixel_values=(values * self.steps.scale - mean) / std)
-        )
+        rows: torch.Tensor = take_embedding(self.model.get_image_features(pixel_values=self.pixels(pixels)))
         return rows
 
     def tokens(self, captions: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -120,8 +170,11 @@ class Towers:
             to_disk(folder)
 
 
-def digests(training: ClipTraining) -> dict[str, str]:
-    """Returns digests of the checkpoints that a training starts from; keys are "text", "model", both or none."""
+def digests(training: Training) -> dict[str, str]:
+    """Returns digests of the checkpoints that a training starts from, by the names of their settings."""
+    if isinstance(training, CaptionTraining):
+        return {name: resolve(getattr(training, name)).digest for name in ("vision", "language")}
+    assert isinstance(training, ClipTraining)
     architecture, digests = ARCHITECTURES.get(training.model), {}
     if architecture is None:
         try:
@@ -145,9 +198,9 @@ def digests(training: ClipTraining) -> dict[str, str]:
     return digests | ({"text": resolve(training.text).digest} if training.text else {})
 
 
-def needs_tokenizer(training: ClipTraining) -> bool:
+def needs_tokenizer(training: Training) -> bool:
     """Whether the model is a CLIP from scratch, which has no tokenizer yet."""
-    return training.model in ARCHITECTURES and not training.text
+    return isinstance(training, ClipTraining) and training.model in ARCHITECTURES and not training.text
 
 
 def learn_tokenizer(captions: Iterable[str], training: ClipTraining, folder: Path) -> None:
@@ -219,7 +272,7 @@ def _checkpoint(model: str) -> Towers:
     network = load_whole(AutoModel, path, model, expected="a whole CLIP", dtype=torch.float32)
     tokenizer = load_tokenizer_in(path, network=network)
     length = longest_text(network.config.text_config, tokenizer)
-    return Towers(model=network, tokenizer=tokenizer, length=length, **_preprocessing(model))
+    return Towers(model=network, tokenizer=tokenizer, length=length, **image_settings(model))
 
 
 def _open_clip_kind(path: Path) -> str | None:
@@ -230,8 +283,8 @@ def _open_clip_kind(path: Path) -> str | None:
     return RESNET if "visual.attnpool.c_proj.weight" in names else "clip"
 
 
-def _preprocessing(model: str) -> dict[str, Any]:
-    """How a checkpoint prepares images, as fields of `Towers`."""
+def image_settings(model: str) -> dict[str, Any]:
+    """Returns how a checkpoint prepares images: `side`, `steps` and `preprocessing` of `Towers`."""
     path, steps = resolve(model).path, load_preprocess(model)
     width, height = steps.crop or steps.size or (steps.shorter or 0, steps.shorter or 0)
     if width != height or not width:
@@ -245,7 +298,7 @@ def _fresh(model: Any, tokenizer: Any, length: int, images: int | str) -> Towers
     """A new model with the preprocessing of a checkpoint, or OpenAI's for a side in pixels."""
     tokenizer.model_max_length = length
     if isinstance(images, str):
-        return Towers(model=model, tokenizer=tokenizer, length=length, **_preprocessing(images))
+        return Towers(model=model, tokenizer=tokenizer, length=length, **image_settings(images))
     looks = image_processor("CLIPImageProcessor", images, crop=True)
     steps = preprocess_of(looks, "the new model")
     return Towers(model=model, tokenizer=tokenizer, side=images, steps=steps, preprocessing=looks, length=length)

@@ -1,4 +1,4 @@
-"""Runs after each step of CLIP's training: held-out loss, metrics, each epoch's model, checkpoints."""
+"""Runs after each step of a training: held-out loss, metrics, each epoch's model, checkpoints."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,7 @@ from tamis.core.errors import RunError, StopError, first_line
 from tamis.core.files.storage import explain_errors, writing
 from tamis.train.batches import Batches
 from tamis.train.loop import autocast
-from tamis.train.losses import contrastive_loss
-from tamis.train.step import Prepared, TrainingContext, TrainingStep, embed, peak_rate, preparation
+from tamis.train.step import Prepared, TrainingContext, TrainingStep, peak_rate, preparation
 from tamis.train.towers import Towers
 
 if TYPE_CHECKING:
@@ -27,9 +27,6 @@ log = logging.getLogger(__name__)
 
 #: Files: the last checkpoint, and the one with the lowest held-out loss.
 CHECKPOINT, BEST = "checkpoint.safetensors", "best.safetensors"
-
-#: The logit scale is at most 100 (Radford et al. 2021, section 2.5).
-_LARGEST_SCALE = math.log(100)
 
 _FACTS, _DIGEST = "tamis.training", "tamis.digest"
 _MODEL, _OPTIMISER = "model.", "optimiser."
@@ -90,17 +87,16 @@ class HeldOut:
         return False
 
     def loss(self) -> float:
-        """CLIP's loss over the held-out pairs as one batch."""
+        """The loss of the held-out pairs as one batch."""
         import torch
 
         towers = self._towers
+        cast = partial(autocast, self._context.how.device.precision, towers.device.type)
         towers.model.eval()
-        with torch.no_grad(), autocast(self._context.how.device.precision, towers.device.type):
-            pieces = [embed(towers, piece) for piece in self._batch.pieces]
+        with torch.no_grad():
+            value = towers.loss(self._batch.pieces, self._batch.usable.to(towers.device), cast)
         towers.model.train()
-        kept = self._batch.usable.to(towers.device)
-        images, texts = (torch.cat(rows)[kept] for rows in zip(*pieces, strict=True))
-        return float(contrastive_loss(images, texts, towers.model.logit_scale.detach().exp()))
+        return float(value)
 
 
 class Watch:
@@ -133,15 +129,12 @@ class Watch:
 
     def __call__(self, step: int, loss: float) -> None:
         """Does what is due after a step, counted from 1."""
-        import torch
-
         context, training, model = self._context, self._context.training, self._towers.model
         self._losses.append(loss)
         self._since_check.append(loss)
         if step == self._first + 1:  # the first step waits for the first images
             self._steady = (time.monotonic(), step)
-        with torch.no_grad():
-            model.logit_scale.clamp_(0, _LARGEST_SCALE)
+        self._towers.after_step()
         last = step == training.steps
         if self._held is not None and self._held.is_due(step):
             lowest = self._held.check(step, sum(self._since_check) / len(self._since_check))
@@ -193,26 +186,26 @@ class Watch:
         self._losses, self._reported = [], (time.monotonic(), step)
         if not processes.first:
             return
+        scale = self._towers.scale
         line = {
             "step": step,
             "samples": step * training.batch,
             "epoch": step * training.batch / self._context.rows.epoch_size,
             "loss": total / processes.count / steps,
             "learning_rate": self._optimiser.param_groups[0]["lr"],
-            "scale": math.exp(float(self._towers.model.logit_scale.detach())),
+            **({} if scale is None else {"scale": scale}),
             "unreadable": self._unreadable,
             **speed,
         }
-        held = ""
+        held = "" if scale is None else f", scale {scale:.1f}"
         if self._held is not None and (loss := self._held.facts["held_out_loss"]) is not None:
             line["held_out_loss"] = loss
-            held = f", held-out loss {loss:.3f}"
+            held = f", held-out loss {loss:.3f}{held}"
         with explain_errors(self._metrics), open(self._metrics, "a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
         log.info(
-            "step %d of %d: mean loss of the last %d steps %.3f%s, scale %.1f, %.0f samples/s, MFU %.1f %%",
-            step, training.steps, steps, line["loss"], held, line["scale"], speed["samples_per_second"],
-            100 * speed["utilisation"],
+            "step %d of %d: mean loss of the last %d steps %.3f%s, %.0f samples/s, MFU %.1f %%",
+            step, training.steps, steps, line["loss"], held, speed["samples_per_second"], 100 * speed["utilisation"],
         )  # fmt: skip
 
     def _count_unreadable(self) -> None:

@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from factories import pair, write_tar
+from factories import WORDS, pair, write_tar
 from faulty_server import Answer, FaultyServer, Request, files
-from tiny_models import clip_folder
+from tiny_models import clip_folder, tokenizer_folder
+from transformers import GPT2Config, GPT2LMHeadModel
 
 import tamis
 from tamis.core.errors import DiskFullError, PoolError, RecipeError, RunError
@@ -31,7 +32,7 @@ from tamis.train.evaluate import cells
 from tamis.train.evaluate.bench import Bench, compare, gain, shares_of_kinds, summarise, truth_of
 from tamis.train.evaluate.cells import CellResult, identity
 from tamis.train.evaluate.tasks import find_tasks
-from tamis.train.scales import ClipTraining
+from tamis.train.scales import CaptionTraining, ClipTraining
 
 DEVICE = Device(kind="cpu", threads=1, batch_size=8)
 Trainings = list[tuple[Subset, Trained]]
@@ -345,3 +346,27 @@ def test_a_frozen_text_tower_reads_each_caption_once_for_all_trainings(
     how = cells.How(device=DEVICE)
     alone = train_clip(few, out=tmp_path / "a", training=frozen, how=how)
     assert trainings[0][1].losses == pytest.approx(alone.losses, abs=1e-6)
+
+
+def test_captioners_are_ranked_by_cider(
+    run: Run, subsets: list[Subset], tasks: Path, tiny: ClipTraining, tmp_path: Path
+) -> None:
+    language = tmp_path / "gpt2"
+    GPT2LMHeadModel(
+        GPT2Config(vocab_size=len(WORDS) + 4, n_embd=8, n_layer=1, n_head=2, n_positions=16)
+    ).save_pretrained(tokenizer_folder(language))
+    training = CaptionTraining(vision=tiny.model, language=str(language), samples=8, batch=4)
+    out = tmp_path / "out"
+    done = compare(subsets[:2], tasks=tasks, out=out, training=training, device=DEVICE, seeds=2)
+    assert (done.failed, done.tasks) == ({}, ("found",))
+    results = [json.loads(path.read_text()) for path in (out / "cells").glob("*.json")]
+    assert {one["name"]: one["scores"]["found"] for one in results} == {
+        f"{one.name}, seed {seed}": score for one in done.contenders for seed, score in one.scores.items()
+    }
+    assert done.facts()["training"]["model"] == f"{tiny.model} with {language}"
+    folder = tmp_path / "classes"
+    for name in ("dog", "cat"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "0.jpg").write_bytes(pair(1)["jpg"])
+    with pytest.raises(PoolError, match="holds no images with captions"):
+        compare(subsets[:2], tasks=folder, out=tmp_path / "no", training=training, device=DEVICE, seeds=2)

@@ -39,9 +39,17 @@ from tamis.runs.reasons import Verdict
 from tamis.runs.run import Run, open_run, run_at
 from tamis.runs.subset import Subset
 from tamis.train.clip import training_rows
-from tamis.train.evaluate.cells import Cell, CellResult, execute_all, identity, result_of, shared_text_states
-from tamis.train.evaluate.tasks import Tasks, find_tasks
-from tamis.train.scales import ClipTraining, at_scale
+from tamis.train.evaluate.cells import (
+    Cell,
+    CellResult,
+    counted_tasks,
+    execute_all,
+    identity,
+    result_of,
+    shared_text_states,
+)
+from tamis.train.evaluate.tasks import Tasks
+from tamis.train.scales import CaptionTraining, Training, at_scale
 from tamis.train.towers import digests
 
 log = logging.getLogger(__name__)
@@ -88,7 +96,7 @@ class Bench:
     contenders: tuple[Contender, ...]  # highest mean score first, without a score last
     baseline: str  # name of the contender that gains are relative to
     rows: int  # pairs in the pool
-    training: ClipTraining  # with the first seed
+    training: Training  # with the first seed
     seeds: tuple[int, ...]
     tasks: tuple[str, ...]  # names of the tasks whose mean counts
     #: {name: {name: intersection over union in [0, 1], None if both subsets are empty}}
@@ -167,7 +175,9 @@ class Bench:
     def facts(self) -> dict[str, Any]:
         """Everything for JSON."""
         verdicts = {"better": self.better, "worse": self.worse, "unclear": self.unclear}
-        return {"kind": "tamis bench", "format": FORMAT, **asdict(self), **verdicts, "detectable": self.detectable}
+        training = {**asdict(self.training), "model": self.training.model}
+        facts = {**asdict(self), "training": training, **verdicts, "detectable": self.detectable}
+        return {"kind": "tamis bench", "format": FORMAT, **facts}
 
 
 def bench(
@@ -180,7 +190,7 @@ def bench(
     settings: Sequence[str] = (),
     defaults: Sequence[str] = (),
     fields: Sequence[str] = (),
-    training: ClipTraining | None = None,
+    training: Training | None = None,
     seeds: int = 3,
     only: Sequence[str] = (),
     workers: int = 1,
@@ -197,7 +207,8 @@ def bench(
     Args:
         source: a run; or a pool: a path, a URL or a `PoolSpec`; or a function that makes a pool in the bench's folder.
         recipes: names of shipped recipes, files, or mappings with a `name`; their names must differ.
-        tasks: a zero-shot task's folder, a folder of tasks, or a function that makes them in the bench's folder.
+        tasks: a zero-shot task's folder, a folder of tasks, or a function that makes them in the bench's folder. A
+            captioner is scored by its CIDEr on those with captions (retrieval).
         out: the folder for results and subsets.
         run: if the source is a pool: its run folder, new or existing; None: `run` in `out`.
         settings: signal settings as for `--set`, such as "signals.clip.model=lab/clip"; each recipe that has the signal
@@ -331,14 +342,16 @@ def _bench_folder(folder: Path, read: Sequence[Path]) -> Iterator[None]:
         yield
 
 
-def _check(training: ClipTraining, tasks: Tasks, only: Sequence[str], seeds: int) -> None:
+def _check(training: Training, tasks: Tasks, only: Sequence[str], seeds: int) -> None:
     """Raises early, before a pool is scored, the errors that would stop a bench later."""
     if seeds < 2:
         raise ValueError(f"seeds must be at least 2, got {seeds}: one training cannot show how much seeds differ")
     require("scipy", extra="evaluate")  # for the intervals at the end
+    if isinstance(training, CaptionTraining):
+        require("pycocoevalcap.cider.cider", extra="captions")
     digests(training)
     if not callable(tasks):
-        find_tasks(tasks, only=only)
+        counted_tasks(training, tasks, only)
 
 
 def compare(
@@ -346,7 +359,7 @@ def compare(
     *,
     tasks: Tasks,
     out: PathLike,
-    training: ClipTraining,
+    training: Training,
     device: Device,
     seeds: int = 3,
     only: Sequence[str] = (),
@@ -379,7 +392,7 @@ def compare(
     folder = Path(out).expanduser()
     with _bench_folder(folder, [run.path] if callable(tasks) else [run.path, Path(tasks)]):
         task_folder = tasks(folder) if callable(tasks) else Path(tasks)
-        counted, _ = find_tasks(task_folder, only=only)
+        counted = counted_tasks(training, task_folder, only)
         numbers = tuple(range(training.seed, training.seed + seeds))
         cells = {}
         for seed in numbers:  # seed by seed: a bench that stops early has results for every subset
@@ -412,7 +425,7 @@ def compare(
 def summarise(
     subsets: Sequence[Subset],
     results: Mapping[tuple[str, int], CellResult],
-    training: ClipTraining,
+    training: Training,
     seeds: Sequence[int],
     tasks: Sequence[str],
     failed: Mapping[str, str],

@@ -32,9 +32,10 @@ from tamis.models.device import use_threads
 from tamis.runs.run import Run
 from tamis.runs.subset import OtherCaptions, Subset
 from tamis.train.clip import pool_reading_settings, train_clip, training_rows
-from tamis.train.evaluate.tasks import ZeroShotTask
+from tamis.train.evaluate.captions import caption_tasks, evaluate_captions
+from tamis.train.evaluate.tasks import ZeroShotTask, find_tasks
 from tamis.train.evaluate.zero_shot import evaluate_zero_shot
-from tamis.train.scales import ClipTraining
+from tamis.train.scales import CaptionTraining, ClipTraining, Training
 from tamis.train.step import MOST_STATES, How, write_text_states
 from tamis.train.towers import build, digests, needs_tokenizer
 
@@ -50,7 +51,7 @@ class Cell:
 
     name: str  # for messages: recipe and seed
     subset: Subset
-    training: ClipTraining  # with its seed
+    training: Training  # with its seed
     tasks: Path  # their folder
     only: tuple[str, ...]  # names of the tasks that count
     device: Device
@@ -79,7 +80,7 @@ class CellResult:
         return sum(self.scores.values()) / len(self.scores)
 
 
-def identity(subset: Subset, training: ClipTraining, tasks: Sequence[ZeroShotTask], precision: str) -> str:
+def identity(subset: Subset, training: Training, tasks: Sequence[ZeroShotTask], precision: str) -> str:
     """The fingerprint of everything that affects a cell's result."""
     rows, _ = training_rows(subset)
     pairs = xxhash.xxh3_128()
@@ -100,12 +101,17 @@ def identity(subset: Subset, training: ClipTraining, tasks: Sequence[ZeroShotTas
     )
 
 
-def shared_text_states(run: Run, training: ClipTraining, device: Device, folder: Path) -> Path | None:
+def shared_text_states(run: Run, training: Training, device: Device, folder: Path) -> Path | None:
     """Returns the file with a frozen text tower's states of all captions of a run; computes it if it is missing.
 
     All cells with alt-texts need the same states, and computing them takes a quarter of the time of a small training.
     """
-    if not training.freeze_text or needs_tokenizer(training) or len(run) > MOST_STATES:
+    if (
+        not isinstance(training, ClipTraining)
+        or not training.freeze_text
+        or needs_tokenizer(training)
+        or len(run) > MOST_STATES
+    ):
         return None
     what = {
         "weights": digests(training),
@@ -139,12 +145,7 @@ def execute(cell: Cell) -> None:
     )  # fmt: skip
     trained = train_clip(cell.subset, out=folder, training=cell.training, how=how)
     start = time.perf_counter()
-    # In float32, as DataComp evaluates.
-    evaluated = evaluate_zero_shot(str(folder), cell.tasks, replace(cell.device, precision="float32"), only=cell.only)
-    scores = {one.task: one.score for one in evaluated.results if one.score is not None}
-    if evaluated.failed or len(scores) < len(evaluated.results):
-        why = "; ".join(f"{name}: {reason}" for name, reason in evaluated.failed.items()) or "a task has no score"
-        raise StopError(f"it could not be evaluated: {why}")
+    scores = _scores(cell, str(folder))
     facts = {
         "name": cell.name, "seed": cell.training.seed, "samples": trained.samples, "pairs": trained.pairs,
         "unreadable": trained.unreadable, "training_seconds": round(trained.seconds, 2),
@@ -154,6 +155,25 @@ def execute(cell: Cell) -> None:
     write_record(cell.path, facts)
     if not cell.keep_model:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _scores(cell: Cell, model: str) -> dict[str, float]:
+    """Returns {task: score} of a trained model: CIDEr of a captioner, else each task's own metric."""
+    device = replace(cell.device, precision="float32")  # as DataComp evaluates
+    if isinstance(cell.training, CaptionTraining):
+        captioned = evaluate_captions(model, cell.tasks, device, only=cell.only, metrics=["CIDEr"])
+        return {one.task: one.metrics["CIDEr"] for one in captioned}
+    evaluated = evaluate_zero_shot(model, cell.tasks, device, only=cell.only)
+    scores = {one.task: one.score for one in evaluated.results if one.score is not None}
+    if evaluated.failed or len(scores) < len(evaluated.results):
+        why = "; ".join(f"{name}: {reason}" for name, reason in evaluated.failed.items()) or "a task has no score"
+        raise StopError(f"it could not be evaluated: {why}")
+    return scores
+
+
+def counted_tasks(training: Training, tasks: str | os.PathLike[str], only: Sequence[str]) -> list[ZeroShotTask]:
+    """Returns the tasks that a trained model is measured on; a captioner takes those with captions."""
+    return caption_tasks(tasks, only) if isinstance(training, CaptionTraining) else find_tasks(tasks, only=only)[0]
 
 
 def execute_all(cells: Iterable[Cell], workers: int) -> dict[str, str]:
