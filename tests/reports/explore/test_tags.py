@@ -1,5 +1,6 @@
 """Tags are a part of the run: given by several explorers and machines, in bulk, undone, exported, read by recipes."""
 
+import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -36,6 +37,24 @@ def stored(run: CachedRun) -> dict[int, list[str]]:
     """The tags on the disk, by row."""
     tags = Tags(CachedRun(run.path))
     return {row: tags.of(row) for row in np.flatnonzero(tags.having()).tolist()}
+
+
+def test_the_report_has_the_share_of_each_tag_that_each_subset_keeps(run: CachedRun, tmp_path: Path) -> None:
+    """The pilot study of docs/explore.md."""
+    tags = Tags(run)
+    tags.change(rows(1, 2, 3, 4), add=["text only"])
+    tags.change(rows(0, 5, 40), add=["visual"])
+    few = tamis.select(run.path, {"name": "few", "select": [{"tagged": "visual"}]})
+    half = tamis.select(run.path, {"name": "half", "select": [{"random_fraction": {"fraction": 0.5}}]})
+    tamis.report(run.path, [few, half], out=tmp_path / "pilot.html")
+    columns = json.loads((tmp_path / "pilot.json").read_text())["sections"]["values"]["columns"]
+    (tagged,) = (column for column in columns if column["name"] == "tagged")
+    halves = [int(half.keep[list(some)].sum()) for some in ((1, 2, 3, 4), (0, 5, 40))]
+    found = {value["word"]: (value["rows"], value["kept"]) for value in tagged["values"]}
+    assert {word: found[word] for word in ("text only", "visual")} == {
+        "text only": (4, [0, halves[0]]),
+        "visual": (3, [3, halves[1]]),
+    }
 
 
 def test_recipes_read_tags_and_labels(run: CachedRun, tmp_path: Path) -> None:
