@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,8 +13,12 @@ from command_line import Tamis
 from factories import image_bytes, pair, write_tar
 from tiny_models import clip_folder
 
-from tamis.core.files.checked import with_hash
+from tamis.core.errors import RecipeError
+from tamis.core.files.checked import with_hash, write_record
 from tamis.runs.claims import lock_run
+from tamis.train.evaluate import bench
+from tamis.train.evaluate.utility import PAPER
+from tamis_lab import MODEL_SETTINGS
 
 SMALL = ("--samples", "8", "--train-batch", "4", "--seeds", "2", "--workers", "1", "--device", "cpu", "--threads", "1")
 
@@ -88,6 +93,51 @@ def test_the_labs_pool_is_drawn_once_and_scored_by_its_own_models(tamis: Tamis, 
     assert (tmp_path / "bench" / "pool-24" / "00000.tar").stat().st_mtime_ns == drawn
 
 
+def test_utility_compares_each_kind_added_to_its_base(
+    tamis: Tamis, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trainings are a bench's, and tested there: here each pool scores by its number of pairs."""
+
+    def executed(cells: Any, workers: int) -> dict[str, str]:
+        for cell in cells:
+            score = cell.subset.kept / 100 + cell.training.seed / 1000
+            write_record(cell.path, {"scores": dict.fromkeys(cell.only, score), "training_seconds": 1.0})
+        return {}
+
+    monkeypatch.setattr(bench, "execute_all", executed)
+    words = ["bench", "lab", "--utility", "--pairs", "60", "--size", "12", "--out", "bench", "--model", str(model)]
+    lines = tamis.ok(*words, *SMALL).out.splitlines()
+    assert [line.split()[0] for line in lines[1:6]] == [*PAPER]
+    assert [line.endswith("same") for line in lines[1:6]] == [False, False, True, True, True]
+    assert sum(line.startswith("images") for line in lines[7:]) == 12
+    facts = json.loads(tamis(*words, *SMALL, "--json").out)
+    assert facts["tasks"] == ["lab-colours", "lab-objects", "lab-places"]
+    assert facts["utility"]["visual"] == pytest.approx({"value": 10, "low": 10, "high": 10, "n": 2})
+    assert "--recipes" in tamis.refused(*words, *SMALL, "--recipes", "random")
+
+
+def test_a_setting_goes_to_each_variant_of_a_signal_or_to_one(tmp_path: Path) -> None:
+    both = [
+        {"clip": {"model": "openai/clip-vit-base-patch32", "label": "a"}},
+        {"clip": {"model": "mine", "label": "b"}},
+    ]
+    recipe = {"name": "two", "signals": both, "select": [{"top_n": {"score": "a.clip - b.clip", "n": 3}}]}
+
+    def models(*settings: str, usual: tuple[str, ...] = ()) -> list[str]:
+        (one,) = bench._with_settings([recipe], settings, usual)
+        return [signal.model for _, signal in one.signals]
+
+    assert models("signals.clip.model=x") == ["x", "x"]
+    assert models("signals.1.clip.model=x") == ["openai/clip-vit-base-patch32", "x"]
+    assert models(usual=MODEL_SETTINGS) == ["lab/clip", "mine"]  # a model of one's own stays
+    recipe["select"] = [{"top_n": {"score": "clip", "n": 3}}]
+    (one,) = bench._with_settings([recipe], ["columns.clip=a.clip"], ())
+    assert one.columns == {"clip": "a.clip"}
+    for wrong in ("signals.2.clip.model=x", "signals.0.sieve.captioner=x", "columns.pac=x"):
+        with pytest.raises(RecipeError, match="no recipe of the bench has"):
+            bench._with_settings([recipe], [wrong], ())
+
+
 def test_a_folder_of_other_files_and_one_in_use_are_refused_before_anything_is_written(
     tamis: Tamis, placed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,7 +160,7 @@ def test_a_folder_of_other_files_and_one_in_use_are_refused_before_anything_is_w
     [
         (("--recipes", "no-filter,clip50"), "did you mean 'clip-50'"),
         (("--recipes", "random", "--set", "select.x=1"), "select.x=1"),
-        (("--recipes", "random", "--set", "signals.clip.model=x"), "'clip'"),
+        (("--recipes", "random", "--set", "signals.clip.model=x"), "no recipe of the bench has that signal"),
         (("--recipes", "random", "--out", "pool"), "0.tar"),
         (("--recipes", "random", "--model", "no-such-model"), "no-such-model"),
     ],

@@ -11,6 +11,7 @@ from typer import Argument, Option
 
 from tamis.cli import options
 from tamis.cli.printing import correlations, exit_if, follow_the_work, print_json, print_table, say, stopping_at
+from tamis.core.errors import StopError
 
 if TYPE_CHECKING:
     from tamis.train.evaluate.tasks import Tasks
@@ -49,6 +50,9 @@ def bench(
     pairs: Annotated[int | None, Option(min=1, help="Pairs of the lab's pool.")] = None,
     size: Annotated[int | None, Option(min=1, help="Images of each of the lab's tasks.")] = None,
     quick: Annotated[bool, Option("--quick", help="The smallest useful size: 10 minutes on 2 idle cores.")] = False,
+    utility: Annotated[
+        bool, Option("--utility", help="Instead of recipes: what one more pair of each true kind is worth (T-MARS).")
+    ] = False,
     workers: Annotated[int, Option(min=1, help="Models to train at once.")] = 2,
     keep_models: Annotated[bool, Option("--keep-models", help="Keep the trained models.")] = False,
     partial: options.Partial = False,
@@ -61,14 +65,22 @@ def bench(
 
     Example: tamis bench runs/mine --recipes no-filter,clip-50,tmars --tasks evalsets --out bench
     """
+    from dataclasses import asdict
+
     import tamis
+    from tamis.train.evaluate.utility import TASKS, rows_of_utilities, utilities, variants
     from tamis.train.scales import at_scale, captioner_at_scale
     from tamis_lab import MODEL_SETTINGS
 
     follow_the_work(quiet=quiet)
+    if utility and (recipes or settings or captioner):
+        raise StopError("--utility compares kinds of pairs by a CLIP: leave --recipes, --set and --captioner out")
     # Pairs of the lab's pool, samples that each model sees, images of each of the lab's tasks; see docs/bench.md.
     usual_pairs, usual_samples, usual_size = (2_000, 12_288, 240) if quick else (10_000, None, 480)
-    drawn = _drawn_pool(pairs or usual_pairs, workers) if source == "lab" else None
+    if utility:
+        usual_pairs, usual_samples, usual_size = (10_000, 12_288, 480) if quick else (40_000, 46_080, 480)
+        only = only or (list(TASKS) if tasks == "lab" else None)
+    drawn = _drawn_pool(pairs or usual_pairs, workers, uniform=utility) if source == "lab" else None
     with stopping_at(ValueError):
         changes = {"samples": samples or usual_samples, "batch": batch}
         if captioner is not None and (model, scale) != (None, "lab"):
@@ -76,13 +88,20 @@ def bench(
         training = captioner_at_scale(captioner, **changes) if captioner else at_scale(scale, model=model, **changes)
         names = options.split(recipes or _USUAL_RECIPES)
         found = tamis.bench(
-            drawn or source, names, tasks=_tasks(tasks, size or usual_size), out=out, run=run, settings=settings or [],
+            drawn or source, variants if utility else names,
+            tasks=_tasks(tasks, size or usual_size), out=out, run=run, settings=settings or [],
             defaults=MODEL_SETTINGS if drawn else (), fields=[*(["truth"] if drawn else []), *(field or [])],
             training=training, seeds=seeds, only=options.split(only), workers=workers, keep_models=keep_models,
             partial=partial, quiet=quiet, **compute,
         )  # fmt: skip
+    slopes = utilities(found) if utility else {}
     if as_json:
-        print_json(found.facts())
+        worth = {"utility": {kind: one and asdict(one) for kind, one in slopes.items()}}
+        print_json({**found.facts(), **(worth if utility else {})})
+    elif utility:
+        print_table(rows_of_utilities(slopes))
+        print()
+        print_table(found.rows_of_table())
     else:
         print_table(found.rows_of_table())
         for sentence in found.verdict():
@@ -96,11 +115,17 @@ def bench(
     exit_if(found.failed)
 
 
-def _drawn_pool(pairs: int, workers: int) -> Callable[[Path], Path]:
-    """Returns a function that draws a lab pool within a bench's folder."""
+def _drawn_pool(pairs: int, workers: int, *, uniform: bool) -> Callable[[Path], Path]:
+    """Returns a function that draws a lab pool within a bench's folder; `uniform`: as many pairs of each main kind."""
     from tamis_lab.pool import make_pool
 
-    return lambda folder: make_pool(folder / f"pool-{pairs}", pairs=pairs, workers=workers, again=False).out
+    def draw(folder: Path) -> Path:
+        return make_pool(
+            folder / f"pool-{pairs}{'-uniform' if uniform else ''}", pairs=pairs, workers=workers, again=False,
+            mix="uniform" if uniform else "laion", defects=not uniform,
+        ).out  # fmt: skip
+
+    return draw
 
 
 def _tasks(tasks: str, size: int) -> Tasks:

@@ -26,6 +26,7 @@ from tamis.core.errors import RecipeError, RunError, require
 from tamis.core.files.checked import read_lines, read_record, write_record
 from tamis.core.files.storage import is_run, location
 from tamis.core.files.targets import check_own
+from tamis.core.hub import stand_in
 from tamis.core.math.statistics import Estimate, detectable_difference, mean_interval
 from tamis.core.types import Device
 from tamis.models.device import device_for
@@ -182,7 +183,7 @@ class Bench:
 
 def bench(
     source: PathLike | PoolSpec | Run | Callable[[Path], Path],
-    recipes: Sequence[RecipeLike],
+    recipes: Sequence[RecipeLike] | Callable[[Run], Sequence[Subset]],
     *,
     tasks: Tasks,
     out: PathLike,
@@ -206,14 +207,17 @@ def bench(
 
     Args:
         source: a run; or a pool: a path, a URL or a `PoolSpec`; or a function that makes a pool in the bench's folder.
-        recipes: names of shipped recipes, files, or mappings with a `name`; their names must differ.
+        recipes: names of shipped recipes, files, or mappings with a `name`; their names must differ. Or a function that
+            returns subsets of the run, such as `utility.variants`.
         tasks: a zero-shot task's folder, a folder of tasks, or a function that makes them in the bench's folder. A
             captioner is scored by its CIDEr on those with captions (retrieval).
         out: the folder for results and subsets.
         run: if the source is a pool: its run folder, new or existing; None: `run` in `out`.
         settings: signal settings as for `--set`, such as "signals.clip.model=lab/clip"; each recipe that has the signal
-            takes them.
-        defaults: like `settings`, but it is no error if no recipe has the signal.
+            takes them, in all its entries of that signal or in one ("signals.0.clip.model=..."). Or columns of the run:
+            "columns.clip=clip_b32.clip", for each recipe that reads `clip`.
+        defaults: like `settings`, but only in place of models that `tamis.core.hub` knows, and it is no error if no
+            recipe has the signal.
         fields: if the source is a pool: json fields to store in the index; "truth" is the true kind of each pair.
         training: the model and how to train it; None: the scale `lab`.
         seeds: trainings per recipe, at least 2.
@@ -234,7 +238,7 @@ def bench(
         StopError: nothing could be done; see `tamis.core.errors`.
     """
     folder = Path(out).expanduser()
-    chosen = _with_settings(recipes, settings, defaults)
+    chosen = [Recipe()] if callable(recipes) else _with_settings(recipes, settings, defaults)  # a run needs its index
     training = training or at_scale("lab")
     _check(training, tasks, only, seeds)
     each: Compute = {**compute, "threads": compute.get("threads") or max(1, (os.cpu_count() or 1) // workers)}
@@ -255,7 +259,9 @@ def bench(
             opened, costs = _score(
                 source, chosen, own or folder / "run", folder / "scoring.json", workers, quiet, compute
             )
-        subsets = [select(opened, recipe, partial=partial) for recipe in chosen]
+        subsets = (
+            recipes(opened) if callable(recipes) else [select(opened, recipe, partial=partial) for recipe in chosen]
+        )
         for subset in subsets:
             subset.save(folder / "subsets" / f"{subset.name}.parquet", overwrite=True)
     done = compare(
@@ -282,17 +288,38 @@ def _with_settings(recipes: Sequence[RecipeLike], settings: Sequence[str], usual
             raise RecipeError(f"two recipes are called {recipe.name!r}: change the key 'name' of one")
     of_recipe: list[list[str]] = [[] for _ in chosen]
     for setting in (*usual, *settings):
-        path = assignment(setting)[0].split(".")
-        if len(path) < 3 or path[0] != "signals":
-            raise RecipeError(f"--set {setting!r}: a bench sets only signals, such as signals.clip.model=lab/clip")
-        for recipe, its in zip(chosen, of_recipe, strict=True):
-            its += [setting] if path[1] in {signal.name for _, signal in recipe.signals} else []
-        if setting not in usual and not any(setting in its for its in of_recipe):
-            raise RecipeError(f"--set {setting!r}: no recipe of the bench scores {path[1]!r}")
+        found = [_settings_of(recipe, setting, replaces_own=setting not in usual) for recipe in chosen]
+        if setting not in usual and not any(found):
+            raise RecipeError(f"--set {setting!r}: no recipe of the bench has that signal, or reads that column")
+        of_recipe = [its + more for its, more in zip(of_recipe, found, strict=True)]
     return [
         load({**recipe.text, "name": recipe.name}, its) if its else recipe
         for recipe, its in zip(chosen, of_recipe, strict=True)
     ]
+
+
+def _settings_of(recipe: Recipe, setting: str, *, replaces_own: bool) -> list[str]:
+    """Returns a bench's setting as a recipe takes it: for each of its entries of the signal, or for a column it reads.
+
+    Without `replaces_own`, only models that have a built-in stand-in are replaced, not the recipe's own.
+    """
+    path, (_, _, value) = assignment(setting)[0].split("."), setting.partition("=")
+    if path[0] == "columns" and len(path) == 2:
+        return [setting] if path[1] in recipe.reads else []
+    number = int(path.pop(1)) if len(path) > 3 and path[1].isdecimal() else None
+    if len(path) < 3 or path[0] != "signals":
+        raise RecipeError(
+            f"--set {setting!r}: a bench sets signals, such as signals.clip.model=lab/clip, and columns, such as "
+            "columns.clip=clip_b32.clip"
+        )
+    _, name, *inner = path
+    made = []
+    for place, entry in enumerate(recipe.text.get("signals") or ()):
+        its = {entry: {}} if isinstance(entry, str) else entry
+        own = (its.get(name) or {}).get(inner[0])
+        if name in its and number in (None, place) and (replaces_own or own is None or stand_in(str(own))):
+            made.append(f"signals.{place}.{name}.{'.'.join(inner)}={value}")
+    return made
 
 
 def _score(

@@ -1,10 +1,7 @@
-"""The tools outside the wheel: the fit of `norms`, and the utility study of T-MARS."""
+"""The fit of `norms`."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,11 +10,9 @@ pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
 from tamis.core.errors import PoolError
-from tamis.core.math.statistics import mean_interval
 from tamis.core.types import Device
 from tamis.models.texts.regression import load_text_regression
-from tools import norms, utility
-from tools.utility import PAPER, Pool, study, utilities
+from tools import norms
 
 CONCRETE = ("dog", "hammer", "kitchen", "boat", "apple", "chair")
 ABSTRACT = ("justice", "thought", "effort", "belief", "reason", "hope")
@@ -59,39 +54,3 @@ def test_norms_are_fitted_to_words_expressions_and_captions(tmp_path: Path, monk
     score = load_text_regression(str(tmp_path / "fitted"), Device())
     concrete, abstract = score(["a dog in a kitchen", "the hope of justice"])
     assert 0 < abstract < concrete < 1
-
-
-def test_a_utility_is_the_mean_slope_over_the_seeds_by_hand() -> None:
-    none = np.empty(0, np.int64)
-    made = [Pool(name, name, "", 0, none) for name in ("images", "images and text")]
-    for kind, (_, _, base) in PAPER.items():
-        made += [Pool(f"{kind} {added}", base, kind, added, none) for added in (500, 1000)]
-    scores = {pool.name: {0: 0.5, 1: 0.5} for pool in made}
-    scores["text_only 500"], scores["text_only 1000"] = {0: 0.4, 1: 0.45}, {0: 0.3, 1: 0.40}
-    scores["visual 500"], scores["visual 1000"] = {0: 0.5, 1: 0.5}, {0: 0.6, 1: 0.6}
-    slopes = utilities(made, scores)
-    # Seed 0 falls by .2 per thousand, seed 1 by .1: mean -.15, s = .0707107, half 12.706205 * .05 = .635310.
-    text = slopes["text_only"]
-    assert (text.value, text.low, text.high) == pytest.approx((-0.15, -0.785310, 0.485310), abs=1e-6)
-    # Least squares through (0, .5), (.5, .5), (1, .6): sum of (x - .5)(y - mean) is .05, of (x - .5)^2 .5.
-    assert slopes["visual"].value == pytest.approx(0.1)
-    assert slopes["mismatched"].value == pytest.approx(0.0)
-
-
-def test_the_study_trains_on_every_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A small pool; the bench itself is tested elsewhere, here each pool scores the share of visual pairs in it."""
-
-    def compare(subsets: Sequence[Any], **settings: Any) -> Any:
-        visual = np.array([kind == "visual" for kind in utility.truth_of(subsets[0].run)])
-        shares = [visual[subset.keep].mean() for subset in subsets]
-        contenders = [
-            SimpleNamespace(name=subset.name, scores={0: share, 1: share + 0.001}, score=mean_interval([share, share]))
-            for subset, share in zip(subsets, shares, strict=True)
-        ]
-        return SimpleNamespace(contenders=contenders, failed={})
-
-    monkeypatch.setattr(utility, "compare", compare)
-    lines = study(tmp_path, pairs=120, samples=512, seeds=2)
-    assert len(lines) == 2 + 5 + 3 + 12
-    for start in ("| text_only, added to images |", "| visual, added to images and text |"):
-        assert [line.endswith("| same |") for line in lines if line.startswith(start)] == [True]
