@@ -287,3 +287,12 @@ def test_wrong_settings_are_refused(settings: dict[str, Any], names: str) -> Non
 def test_wrong_columns_are_refused(settings: dict[str, Any], changed: dict[str, Any], names: str) -> None:
     with pytest.raises(RecipeError, match=names):
         step(**settings).select(table(**changed))
+
+
+def test_classes_that_mostly_hold_one_pair_are_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    pairs = [f"class {row // 2}" for row in range(ROWS)]  # two pairs each
+    step().select(table(kind=pairs))
+    assert not caplog.records
+    single = [f"class {max(row - 79, 0)}" for row in range(ROWS)]  # 80 pairs in one class, then one each
+    step().select(table(kind=single))
+    assert "clipcov, classes of kind: half of the 81 that have pairs hold a single one" in caplog.text

@@ -43,7 +43,9 @@ def test_rows_stay_whose_cluster_holds_a_reference(tmp_path: Path, monkeypatch: 
     assert found.facts == {"clusters": 6, "clusters_with_reference": len(held)}
 
 
-def test_given_centroids_are_taken_by_inner_product_as_datacomp_takes_them(tmp_path: Path) -> None:
+def test_given_centroids_are_taken_by_inner_product_as_datacomp_takes_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     vectors, _ = heaps(300, (0, 1, 2, 3, 4, 5), 1)
     reference, _ = heaps(40, (1, 4), 2)
     given = (np.random.default_rng(3).normal(size=(40, 6)) * np.linspace(0.1, 3, 40)[:, None]).astype(np.float32)
@@ -66,6 +68,10 @@ def test_given_centroids_are_taken_by_inner_product_as_datacomp_takes_them(tmp_p
     assert found.keep.tolist() == plain
     assert 0 < sum(plain) < 300
     assert found.facts == {"clusters": 40, "clusters_with_reference": len(held)}
+    assert "single" not in caplog.text
+    few = MemoryTable({"image_embedding": vectors[:20]})
+    ImageBased(reference=str(tmp_path / "r.npy"), clusters=18).select(few)
+    assert "image_based, clusters: half of the" in caplog.text
     with zipfile.ZipFile(tmp_path / "small.pt", "w") as file:
         file.writestr("small/data.pkl", b"")
     for name, said in {

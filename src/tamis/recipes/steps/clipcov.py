@@ -21,7 +21,7 @@ from tamis.core.math import clipcov
 from tamis.core.math.clipcov import PARTS, TERMS, Picks
 from tamis.core.math.similarity import unit_rows
 from tamis.core.types import CLASS_NAMES, CLASS_VECTORS
-from tamis.recipes.steps.clusters import BLOCK, check_widths, gather, has_embedding, order_by_group
+from tamis.recipes.steps.clusters import BLOCK, check_widths, gather, has_embedding, order_by_group, warn_of_single_rows
 from tamis.recipes.steps.outcome import IfMissing, ReadsPool, Selection, check_missing, verdict
 from tamis.recipes.steps.steps import Of, budget_of, check_budget, group_codes
 from tamis.runs.table import Table
@@ -251,6 +251,8 @@ class _Work:
         self.step, self.table, self.order, self.starts = step, table, order, starts
         self.names, self.vectors, self.budget = names, vectors, budget
         self.sizes = np.diff(starts)
+        advice = "take a shorter list of classes, or clusters (per: cluster, terms: [cov, class_reg, inter])"
+        warn_of_single_rows(self.sizes, f"clipcov, classes of {step.per}", advice)
         self.sums = dict(self._by_class(_sums, order, starts))
         self.alpha = self._alpha() if "label" in step.terms else 0.0
         self.means = np.zeros((2, len(names), len(next(iter(self.sums.values()))[0])))  # of images and captions

@@ -105,6 +105,12 @@ def gather(
         group = stop
 
 
+def warn_of_single_rows(sizes: NDArray[np.integer[Any]], what: str, advice: str) -> None:
+    """Warns if at least half of the groups that have rows, of these sizes, have only one."""
+    if (some := sizes[sizes > 0]).size > 1 and np.median(some) <= 1:
+        log.warning("%s: half of the %d that have pairs hold a single one; %s", what, some.size, advice)
+
+
 @dataclass(frozen=True)
 class Clusters:
     """The cluster of each row.
@@ -292,6 +298,10 @@ class ImageBased(ClusterStep):
         return reference_vectors(self.reference, self.embedding, table.about(self.embedding).get("models"))
 
     def choose(self, table: Table, clusters: Clusters) -> tuple[Mask, None, dict[str, Any]]:
+        sizes = np.bincount(clusters.label[clusters.label >= 0])
+        warn_of_single_rows(
+            sizes, "image_based, clusters", "lower `clusters`, or what stays is little more than chance"
+        )
         holds = np.zeros(len(clusters.centroids), bool)
         for block in self._references(table):
             check_widths(self.name, {"the references": block.shape[1], self.embedding: clusters.centroids.shape[1]})
