@@ -47,7 +47,9 @@ def evaluate_concreteness(
     if column is None:
         raise RecipeError(f"{signal.name} gives no number to compare with ratings: name another signal")
     if DecodedImages() in topological([signal]):
-        raise RecipeError(f"{signal.name} needs images: name a signal of captions, such as icc")
+        raise RecipeError(
+            f"{signal.name} needs images: name a signal of captions, such as icc, or judge with of=caption"
+        )
     chosen = choose_column("rating", rating, RATING_COLUMNS, columns_of(file), str(file))
     table = read_texts(file, text=text, numbers=[chosen])
     rows = [n for n, one in enumerate(table.texts) if not only_held_out or is_held_out(one)]
