@@ -72,6 +72,7 @@ def test_an_entry_of_a_list_is_shown_in_full(tamis: Tamis) -> None:
     clip = tamis("list", "signals", "clip").out
     assert all(words in clip for words in ("Cost:", "clip: cosine", "Settings: model", "clip-30"))
     assert "epsilon" in tamis("list", "steps", "semdedup").out
+    assert "As pac, but 100,000 pairs." in tamis("list", "recipes", "pac-100k").out
     assert "1710" in tamis("list", "models", "openai/clip-vit-large-patch14").out
     assert tamis("list", "signals", "clip", "--json").out.count('"signal"') == 1
 

@@ -204,10 +204,15 @@ def _cost(cls: type[Any]) -> str:
 
 def in_full(what: str, name: str) -> str:
     """Returns everything known about one entry of a list, as text; raises RecipeError for an unknown name."""
-    from tamis.recipes.names import shipped_name
+    import yaml
+
+    from tamis.recipes.names import shipped_name, split_count
+    from tamis.recipes.recipe import load
 
     rows = {next(iter(row.values())): row for row in CATALOGUES[what]()}
     name = (what == "recipes" and shipped_name(name)) or name
+    if what == "recipes" and name not in rows and split_count(name)[0] in rows:
+        return yaml.safe_dump(dict(load(name).text), sort_keys=False, allow_unicode=True, width=118).rstrip()
     if name not in rows:
         raise RecipeError(unknown_message(what.removesuffix("s"), name, rows))
     if what == "recipes":
