@@ -218,7 +218,7 @@ class MaskedImages(Node):
     Attributes:
         boxes: finds the text; shared with every signal that uses the same boxes.
         fill: "surroundings": the mean colour of the pixels around each region (T-MARS, section 4.1); "inside_mean":
-            the mean colour of the region, as in the authors' code; "inpaint": from the rim inwards (Telea).
+            the region's own mean colour; "inpaint": from the rim inwards (Telea).
         ring: width in pixels of a region's surroundings, or radius of inpainting; an error with "inside_mean", which
             uses neither.
     """
