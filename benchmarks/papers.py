@@ -42,7 +42,7 @@ def laion(root: Path, given: Any) -> list[Case]:
     signals = [{"clip": {"model": "lab/clip"}}, {"tmars": {"model": "lab/clip"}}, "text_match"]
     run = tamis.score(pool, run=root / "run", signals=[*signals, {"sieve": {"captioner": "lab/captioner"}}])
     clean = tamis.score(root / "clean", run=root / "clean-run")
-    how = How(device=device_for("cpu", "float32", None, None))
+    how = How(device=device_for("cpu", None, None, None))
     train_c_ssft(clean, out=root / "c_ssft", training=fine_tuning("lab/clip", batch=64), how=how)
     train_c_rho(TrainingSet(clean, 32), TrainingSet(run, 1), out=root / "c_rho", training=at_scale("lab"), how=how)
     rho = {name: str(root / "c_rho" / name) for name in ("clean", "pool")}
