@@ -171,6 +171,11 @@ def test_what_the_index_says_to_type_is_taken(paper: str) -> None:
             command = " ".join(words[1:3]) if " ".join(words[1:3]) in COMMANDS else words[1]
             known = {name for one in parameters(command) for name in one.names}
             assert {word for word in words if word.startswith("--")} <= known, code
+            given = words[len(command.split()) + 1 :]
+            if given and not given[0].startswith("--"):  # a whole command, not only an option of one
+                needed = [one.names for one in parameters(command) if one.default == "required"]
+                assert all(not names or {*names} & {*given} for names in needed), code
+                assert len(list(itertools.takewhile(lambda word: word[0] != "-", given))) >= needed.count(()), code
             for name in words[words.index("--recipes") + 1].split(",") if "--recipes" in words else ():
                 assert shipped_name(name), code
         for setting in (after for word, after in itertools.pairwise(words) if word == "--set"):
