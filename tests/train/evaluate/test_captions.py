@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -62,6 +63,7 @@ def test_scores_by_hand() -> None:
     assert same.metrics["CIDEr"] == pytest.approx(10)  # 10 times the mean of four cosines of 1
     other = score_captions(["a dog runs", "boats"], [["a dog sits", "x"], ["sheep"]], metrics=["ROUGE-L", "CIDEr"])
     assert other.metrics["ROUGE-L"] == pytest.approx(2 / 3 / 2)  # two of three words in order, and nothing
+    assert score_captions(["", "a dog"], [["a cat"], ["?!"]], metrics=["ROUGE-L", "CIDEr"]).metrics["CIDEr"] == 0
     low, high = other.intervals["ROUGE-L"]
     assert (low + high) / 2 == pytest.approx(1 / 3)
     assert high - low == pytest.approx(2 * 12.7062 * np.std([2 / 3, 0], ddof=1) / 2**0.5, rel=1e-4)
@@ -110,7 +112,7 @@ def test_what_cannot_be_computed_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     assert "--encoder" in found.missing["BERTScore"]
     monkeypatch.setattr(shutil, "which", lambda name: "/bin/false")
     assert "does not download" in score_captions(["a"], [["a"]], metrics=["SPICE"]).missing["SPICE"]
-    monkeypatch.setattr(captions, "_scorer", lambda name: lambda *texts: (_ for _ in ()).throw(OSError("no memory")))
+    monkeypatch.setattr(captions, "_measure", Mock(side_effect=OSError("no memory")))
     assert score_captions(["a"], [["a"]], metrics=["METEOR"]).missing == {"METEOR": "Java failed: no memory"}
     with pytest.raises(ValueError, match="expected references for each of 2 captions, got 1"):
         score_captions(["a", "b"], [["a"], []])

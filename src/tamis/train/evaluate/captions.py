@@ -95,9 +95,7 @@ def score_captions(
     """
     require("pycocoevalcap.cider.cider", "scipy", extra="captions")
     if len(captions) != len(references) or not captions or not all(references):
-        raise ValueError(
-            f"expected references for each of {len(captions)} captions, got {len([*filter(len, references)])}"
-        )
+        raise ValueError(f"expected references for each of {len(captions)} captions, got {sum(map(bool, references))}")
     ours = {number: [words_of(text)] for number, text in enumerate(captions)}
     theirs = {number: [*map(words_of, texts)] for number, texts in enumerate(references)}
     values: dict[str, float] = {}
@@ -110,7 +108,7 @@ def score_captions(
             values[name] = sum(each) / len(each)
         elif name not in missing:
             try:
-                values[name], each = _scorer(name)(theirs, ours)
+                values[name], each = _measure(name, theirs, ours)
             except (OSError, ValueError, subprocess.SubprocessError) as error:  # Java has no memory, the disk is full
                 missing[name] = f"Java failed: {error}"
         known = [value for value in each if value == value]
@@ -133,30 +131,23 @@ def _unavailable(metric: str, no_encoder: bool) -> str:
     return ""
 
 
-def _scorer(metric: str) -> Callable[..., tuple[float, list[float]]]:
-    """Returns (references, captions) -> the package's value, and the values of the images that it is the mean of."""
+def _measure(metric: str, theirs: Any, ours: Any) -> tuple[float, list[float]]:
+    """Returns the package's value, and the values of the images that it is the mean of, if it is a mean."""
     from pycocoevalcap.bleu.bleu import Bleu
     from pycocoevalcap.cider.cider import Cider
     from pycocoevalcap.meteor.meteor import Meteor
     from pycocoevalcap.rouge.rouge import Rouge
     from pycocoevalcap.spice.spice import Spice
 
-    if metric == "BLEU-4":  # of the corpus, as METEOR is
-        return lambda *texts: (float(Bleu(4).compute_score(*texts, verbose=0)[0][-1]), [])
-
-    def meteor(*texts: Any) -> tuple[float, list[float]]:
-        scorer = Meteor()
-        try:
-            return float(scorer.compute_score(*texts)[0]), []
-        finally:
-            scorer.meteor_p.stdout.close()  # the package ends its process, but leaves these open
-            scorer.meteor_p.stderr.close()
-
-    def score(*texts: Any) -> tuple[float, list[float]]:
-        value, each = {"ROUGE-L": Rouge, "CIDEr": Cider, "SPICE": Spice}[metric]().compute_score(*texts)
-        return float(value), [float(one["All"]["f"] if metric == "SPICE" else one) for one in each]
-
-    return meteor if metric == "METEOR" else score
+    if metric == "BLEU-4":
+        return float(Bleu(4).compute_score(theirs, ours, verbose=0)[0][-1]), []
+    scorer = {"METEOR": Meteor, "ROUGE-L": Rouge, "CIDEr": Cider, "SPICE": Spice}[metric]()
+    value, each = scorer.compute_score(theirs, ours)
+    if metric == "METEOR":  # the package ends its process, but leaves these open
+        scorer.meteor_p.stdout.close()
+        scorer.meteor_p.stderr.close()
+        return float(value), []
+    return float(value), [float(one["All"]["f"] if metric == "SPICE" else one) for one in each]
 
 
 def _best_f1(
