@@ -68,6 +68,7 @@ def test_the_command_for_open_clip_sees_as_many_epochs_as_asked(tamis: Tamis, sc
         ("c_rho run --scale lab", "expected 2 got 1"),
         ("c_rho run run --scale lab --pretrained MODEL", "expected 1 got 2"),
         ("c_rho run --scale lab --pretrained lab/clap", "lab/clip"),
+        ("c_rho run --scale lab --pretrained lab/language-model", "embeddings of images and captions take one of"),
         ("c_rho run run --scale lab --learning-rate 0", "learning_rate"),
         ("c_rho pool pool --scale lab --model MODEL --train-batch 8", "mine/clean cat.jpg"),  # that model comes first
     ],

@@ -121,6 +121,10 @@ def test_a_converted_folder_is_a_folder_of_open_clip_again(merges: str, tmp_path
         ({"vision__layers": [1, 1, 1, 1]}, "the weights have layers = [1, 2, 1, 1], and the configuration says"),
         ({"vision__width": 16}, "the weights have width = 8"),
         ({"vision__image_size": 224}, "2 x 2 patches of 32 pixels do not go with image_size = 224"),
+        ({"vision__image_size": 95}, "2 x 2 patches of 32 pixels do not go with image_size = 95"),
+        ({"vision__head_width": 48}, "256 wide, which head_width = 48 does not divide"),
+        ({"vision__head_width": -64}, "256 wide, which head_width = -64 does not divide"),
+        ({"text__heads": 5}, "32 wide, which heads = 5 does not divide"),
         ({"embed_dim": 8}, "the weights have embed_dim = 16"),
         ({"vision__timm_model_name": "resnet50"}, "timm_model_name"),
     ],
@@ -143,6 +147,24 @@ def test_a_missing_weight_is_named(name: str, merges: str, tmp_path: Path) -> No
     with pytest.raises(ModelError, match=f"lacks the weight {name}"):
         convert(str(source), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("positional_embedding", ()),
+        ("logit_scale", (0,)),
+        ("transformer.resblocks.0.attn.in_proj_bias", ()),
+        ("visual.conv1.weight", ()),
+        ("visual.attnpool.positional_embedding", (0,)),
+        ("visual.layer1.0.conv3.weight", (8, 32, 1, 1)),
+    ],
+)
+def test_a_weight_of_another_shape_is_refused(name: str, shape: tuple[int, ...], merges: str, tmp_path: Path) -> None:
+    state = whole_state(random_weights(), PlainOpenClip(WORDS)) | {name: torch.zeros(shape)}
+    source = folder_of(tmp_path / "source", state, merges, settings())
+    with pytest.raises(ModelError, match="cannot be converted: "):
+        convert(str(source), tmp_path / "out")
 
 
 def rn50() -> ClipResNet:

@@ -252,6 +252,8 @@ def test_a_file_of_secrets_that_a_recipe_names_is_not_quoted(tmp_path: Path) -> 
 def test_a_missing_recipe_is_named_with_the_nearest(tmp_path: Path) -> None:
     assert "mine.yaml" in refused(tmp_path / "mine.yaml")
     assert "did you mean 'basic'" in refused("basik")
+    for count in ("0k", "01k", "1m", "100", "100000M"):
+        assert f"from 1k to 9999M, such as basic-100k, got '{count}'" in refused(f"basic-{count}")
     assert "unknown recipe" in refused(tmp_path)
     run = write_run(tmp_path / "run", {"clipp": [0.1, 0.2]}, shards=1)
     with pytest.raises(tamis.runs.run.RunError, match=r"'clip' \(did you mean 'clipp'\?\). To score it"):

@@ -224,6 +224,7 @@ def c_rho(
 
     Example: tamis train c_rho runs/clean runs/pool --scale lab --out c_rho
     """
+    from tamis.models.clip import kind_of
     from tamis.models.device import device_for
     from tamis.models.reference import is_here
     from tamis.train.clip import CLEAN, POOL, TrainingSet, check_folder, train_c_rho
@@ -242,8 +243,8 @@ def c_rho(
                 f"expected {len(names)} run folders or pools ({' and '.join(names)}), got {len(sources)}: "
                 + ("name both, or --pretrained MODEL instead of the first" if pretrained is None else "leave CLEAN out")
             )
-        if pretrained is not None:
-            is_here(pretrained)  # raises if there is no such model
+        if pretrained is not None and is_here(pretrained):  # raises if there is no such model
+            kind_of(pretrained)  # raises if it is no CLIP
         settings = at_scale(scale, **training)
         say(f"scale {scale}: {settings.model}, batch {settings.batch:,}, learning rate {settings.learning_rate:g}")
         method = How(device=device_for(**compute), **how)

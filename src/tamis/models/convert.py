@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tamis.core.errors import ModelError, require
+from tamis.core.errors import ModelError, TamisError, first_line, require
 from tamis.core.files.storage import write_json
 from tamis.core.files.targets import check_new_folder, new_folder
 from tamis.models.heads import linear_layers
@@ -103,8 +103,11 @@ def convert(
                         facts = {"model_cfg": facts.get("model_cfg", facts), "preprocess_cfg": cfg}
                     conversion = from_open_clip(tensors, words, facts, activation, head_width)
                 _save(conversion, words, temporary)
-            except (AttributeError, ModelError, TypeError, ValueError) as error:
-                raise ModelError(f"{files[0].name} cannot be converted: {error}") from error
+            except Exception as error:  # torch and transformers raise errors of many types over odd sizes
+                if isinstance(error, MemoryError | OSError | TamisError) and not isinstance(error, ModelError):
+                    raise
+                said = error if isinstance(error, ModelError) else first_line(error)
+                raise ModelError(f"{files[0].name} cannot be converted: {said}") from error
             made = Converted(kind, sum(one.numel() for one in conversion.tensors.values()), conversion.notes)
         _write_card(temporary, source, files, made)
     return made

@@ -155,7 +155,8 @@ def from_open_clip(
     embed = weights["text_projection.weight"].shape[0]
     image = vision.get("image_size", side * patch)
     image = image[0] if isinstance(image, list) and len(set(image)) == 1 else image
-    if not isinstance(image, int) or image // patch != side:
+    # The first convolution of a residual network rounds up: 95 pixels become 3 places, where 64 become 2.
+    if not isinstance(image, int) or {image // patch, (image + resnet) // patch} != {side}:
         raise ModelError(f"{side} x {side} patches of {patch} pixels do not go with image_size = {image}")
     _check_tokenizer(tokenizer, vocabulary, text)
     heads = text.get("heads") or (8 if model and not head_width else None)
@@ -251,15 +252,19 @@ def _tower(tensors: Tensors, layers: str, inner: str, head_width: int, heads: in
     """Returns a tower's sizes; `inner` is the first matrix of its MLPs."""
     numbers = {int(match[1]) for name in tensors if (match := re.match(rf"{re.escape(layers)}\.(\d+)\.", name))}
     wide, width = tensors[f"{layers}.0.{inner}.weight"].shape
-    for name, value in (("heads", heads), ("head_width", head_width)):
-        if value is not None and (type(value) is not int or value < 1 or (heads is None and width % value)):
-            raise ModelError(f"a tower is {width} wide, which {name} = {value} does not divide: give its --head-width")
     return {
         "hidden_size": width,
         "intermediate_size": wide,
         "num_hidden_layers": 1 + max(numbers),
-        "num_attention_heads": heads or width // head_width,
+        "num_attention_heads": _heads(width, head_width, heads),
     }
+
+
+def _heads(width: int, head_width: Any, heads: Any = None) -> int:
+    name, value = ("head_width", head_width) if heads is None else ("heads", heads)
+    if type(value) is not int or value < 1 or width % value:
+        raise ModelError(f"a tower is {width} wide, which {name} = {value} does not divide: give its --head-width")
+    return value if name == "heads" else width // value
 
 
 def _residual(tensors: Tensors, head_width: int) -> dict[str, Any]:
@@ -268,7 +273,7 @@ def _residual(tensors: Tensors, head_width: int) -> dict[str, Any]:
     return {
         "hidden_size": 2 * tensors["visual.conv1.weight"].shape[0],
         "stages": [len(numbers) for numbers in blocks],
-        "num_attention_heads": tensors[_POOL].shape[1] // head_width,
+        "num_attention_heads": _heads(tensors[_POOL].shape[1], head_width),
     }
 
 

@@ -176,6 +176,9 @@ def _raw(recipe: PathLike | Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     if not os.path.isfile(text):
         if path.suffix in (".yaml", ".yml"):
             raise RecipeError(f"there is no recipe file {text!r}")
+        base, _, number = text.rpartition("-")
+        if number[:1].isdigit() and base in shipped_names():
+            raise RecipeError(f"{base} takes a number of pairs from 1k to 9999M, such as {base}-100k, got {number!r}")
         raise RecipeError(f"{unknown_message('recipe', text, shipped_names())}; a file of your own ends in .yaml")
     try:
         with path.open("rb") as file:

@@ -118,6 +118,26 @@ def test_what_cannot_be_computed_is_named(monkeypatch: pytest.MonkeyPatch) -> No
         score_captions(["a", "b"], [["a"], []])
 
 
+def test_captions_and_references_without_words() -> None:
+    names = ["BLEU-4", "ROUGE-L", "CIDEr"]
+    found = score_captions(["a dog", ""], [["?!", ""], ["..."]], metrics=names)
+    assert (found.metrics["CIDEr"], found.intervals["CIDEr"], found.missing) == (0, (0, 0), {})
+    some = score_captions(["?!", "a dog runs fast"], [["a cat"], ["", "a dog runs fast"]], metrics=names)
+    assert some.metrics["ROUGE-L"] == pytest.approx(1 / 2)
+    assert some.metrics["CIDEr"] == pytest.approx(10 / 2 / 2)  # the mean over both references, and over both images
+
+
+@pytest.mark.parametrize("does", ["echo Could not reserve memory >&2; exit 1", "sleep 1", "read line; echo 1 2"])
+def test_a_failing_java_is_reported(does: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    java = tmp_path / "java"
+    java.write_text(f"#!/bin/sh\n{does}\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    said = score_captions(["a dog", "a cat"], [["a dog"], ["a cat"]], metrics=["METEOR", "CIDEr"])
+    assert list(said.metrics) == ["CIDEr"]
+    assert said.missing["METEOR"].startswith("Java failed: Could not reserve" if "echo C" in does else "Java failed: ")
+
+
 def test_a_task_is_captioned_in_any_batches_and_broken_images_are_counted(model: str, found: Path) -> None:
     (one,) = evaluate_captions(model, found, Device(), beams=2, metrics=METRICS[2:4])
     assert (one.task, one.unusable, list(one.reasons)) == ("found", 1, ["0.jpg"])
@@ -131,7 +151,8 @@ def test_a_task_is_captioned_in_any_batches_and_broken_images_are_counted(model:
 
 
 def test_a_pool_has_the_captions_in_a_field(tamis: Tamis, model: str, found: Path, tmp_path: Path) -> None:
-    texts = [[caption(n), caption(n + 9), 3] for n in range(1, 3)]
+    texts: list[Any] = [[caption(1), caption(10), 3], "[photo] of a dog"]  # the second is no list
+    (found / "2.txt").write_text("[photo] of a dog")
     samples = [(str(n), pair(5000 + n, captions=texts[n - 1])) for n in (1, 2)]
     write_tar(tmp_path / "pool" / "0.tar", [*samples, ("3", pair(5003, captions=[]))])
     out = tmp_path / "found.json"

@@ -6,6 +6,7 @@ CIDEr-D (Vedantam et al. 2015, section 6). Papers print them times 100.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import itertools
 import json
@@ -22,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from tamis.core.arrays import Pixels
-from tamis.core.errors import PoolError, SampleError, at_least_one, require
+from tamis.core.errors import PoolError, SampleError, at_least_one, first_line, require
 from tamis.core.math.statistics import mean_interval
 from tamis.core.math.texts import bertscore
 from tamis.core.types import Device
@@ -135,19 +136,37 @@ def _measure(metric: str, theirs: Any, ours: Any) -> tuple[float, list[float]]:
     """Returns the package's value, and the values of the images that it is the mean of, if it is a mean."""
     from pycocoevalcap.bleu.bleu import Bleu
     from pycocoevalcap.cider.cider import Cider
-    from pycocoevalcap.meteor.meteor import Meteor
     from pycocoevalcap.rouge.rouge import Rouge
     from pycocoevalcap.spice.spice import Spice
 
     if metric == "BLEU-4":
         return float(Bleu(4).compute_score(theirs, ours, verbose=0)[0][-1]), []
-    scorer = {"METEOR": Meteor, "ROUGE-L": Rouge, "CIDEr": Cider, "SPICE": Spice}[metric]()
-    value, each = scorer.compute_score(theirs, ours)
-    if metric == "METEOR":  # the package ends its process, but leaves these open
-        scorer.meteor_p.stdout.close()
-        scorer.meteor_p.stderr.close()
-        return float(value), []
+    if metric == "METEOR":
+        return _meteor(theirs, ours), []
+    if metric == "CIDEr" and not any(itertools.chain.from_iterable(theirs.values())):
+        return 0.0, [0.0] * len(ours)  # the package fails if no reference has a word
+    value, each = {"ROUGE-L": Rouge, "CIDEr": Cider, "SPICE": Spice}[metric]().compute_score(theirs, ours)
     return float(value), [float(one["All"]["f"] if metric == "SPICE" else one) for one in each]
+
+
+def _meteor(theirs: Any, ours: Any) -> float:
+    """Returns METEOR; OSError with Java's words if it fails."""
+    from pycocoevalcap.meteor.meteor import Meteor
+
+    scorer = Meteor()
+    java = scorer.meteor_p
+    try:
+        return float(scorer.compute_score(theirs, ours)[0])
+    except (OSError, ValueError) as error:
+        java.kill()
+        said = java.stderr.read().decode(errors="replace").strip()
+        raise OSError(first_line(OSError(said) if said else error)) from error
+    finally:
+        if scorer.lock.locked():  # after an error the package's destructor would wait for it forever
+            scorer.lock.release()
+        for pipe in (java.stdin, java.stdout, java.stderr):  # the package leaves them open
+            with contextlib.suppress(OSError):
+                pipe.close()
 
 
 def _best_f1(
@@ -255,11 +274,17 @@ def _pool_images(pool: str | PathLike[str], column: str) -> Iterator[TaskImage]:
     """Yields the images of a pool with the captions in a json field or column."""
     for shard in open_pool(PoolSpec(path=str(pool), fields=(column,))).shards:
         for sample in shard.samples():
-            text = sample.given.get(column, "")
-            texts = json.loads(text) if text.startswith("[") else [text]
-            captions = tuple(one.strip() for one in texts if isinstance(one, str) and one.strip())
+            captions = tuple(one.strip() for one in _texts_in(sample.given.get(column, "")) if one.strip())
             problem = sample.reason or ("" if captions else f"the field {column!r} holds no caption")
             yield TaskImage(key=sample.key, image=sample.image, problem=problem, captions=captions)
+
+
+def _texts_in(value: str) -> list[str]:
+    """Returns the texts of a stored field: of a JSON list, or the value itself, which may begin with a bracket too."""
+    with contextlib.suppress(ValueError, RecursionError):
+        if isinstance(texts := json.loads(value), list):
+            return [one for one in texts if isinstance(one, str)]
+    return [value]
 
 
 def _decoded(images: Iterator[TaskImage], reasons: list[tuple[str, str]]) -> Iterator[tuple[TaskImage, Pixels]]:
