@@ -165,3 +165,5 @@ def test_a_pool_has_the_captions_in_a_field(tamis: Tamis, model: str, found: Pat
     assert tamis("evaluate", "captions", model, tmp_path / "pool", "--out", out).code == 2  # it exists
     done = tamis("evaluate", "captions", model, tmp_path / "pool")
     assert (done.code, "--references" in done.err) == (2, True)
+    done = tamis("evaluate", "captions", model, tmp_path / "pool", "--references", "captions", "--only", "pool")
+    assert (done.code, "leave --only out" in done.err) == (2, True)

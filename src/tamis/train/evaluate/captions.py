@@ -236,6 +236,8 @@ def evaluate_captions(
             sets = {task.name: task.images for task in caption_tasks(data, only, split)}
         except PoolError as error:
             raise PoolError(f"{error}. For a pool, name the field of its captions: --references") from error
+    elif only:
+        raise PoolError(f"{str(data)!r} is a pool (--references), which has no tasks: leave --only out")
     else:
         sets = {Path(data).name: partial(_pool_images, data, references)}
     caption = load_beam_captioner(model, device)
