@@ -40,6 +40,8 @@ def test_c_rho_trains_on_a_subset_and_on_a_pool_that_has_no_run(
     assert done.out == f"- c_rho: {{clean: {clip_model}, pool: other/pool}}\n"
     assert "wrote other/pool: 6 steps, 48 samples of 21 pairs" in done.err
     assert [path.name for path in Path("other").iterdir()] == ["pool"]
+    again = tamis("train", "c_rho", "pool", "--pretrained", "other/pool", "--out", "other", *same)
+    assert (again.code, "the same model" in again.err) == (2, True)
     assert np.isfinite(scored_by(done.out, scored)).all()
 
 
@@ -68,6 +70,8 @@ def test_the_command_for_open_clip_sees_as_many_epochs_as_asked(tamis: Tamis, sc
         ("c_rho run --scale lab", "expected 2 got 1"),
         ("c_rho run run --scale lab --pretrained MODEL", "expected 1 got 2"),
         ("c_rho run --scale lab --pretrained lab/clap", "lab/clip"),
+        ("c_rho run --scale lab --pretrained lab/clip --epochs 3", "clean set, which --pretrained replaces"),
+        ("c_rho run --scale lab --pretrained lab/clip --subset best.parquet", "clean set, which --pretrained replaces"),
         ("c_rho run --scale lab --pretrained lab/language-model", "embeddings of images and captions take one of"),
         ("c_rho run run --scale lab --learning-rate 0", "learning_rate"),
         ("c_rho pool pool --scale lab --model MODEL --train-batch 8", "mine/clean cat.jpg"),  # that model comes first

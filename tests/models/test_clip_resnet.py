@@ -139,7 +139,10 @@ def test_a_configuration_that_does_not_fit_is_refused(
     assert says in str(refused.value)
 
 
-@pytest.mark.parametrize("name", ["visual.layer2.1.bn2.running_mean", "visual.attnpool.k_proj.bias"])
+@pytest.mark.parametrize(
+    "name",
+    ["visual.layer2.1.bn2.running_mean", "visual.attnpool.k_proj.bias", "visual.attnpool.positional_embedding"],
+)
 def test_a_missing_weight_is_named(name: str, merges: str, tmp_path: Path) -> None:
     state = whole_state(random_weights(), PlainOpenClip(WORDS))
     del state[name]

@@ -35,6 +35,7 @@ HowAndHowOften = Annotated[
 ]
 CleanRun = Annotated[str, Argument(metavar="CLEAN_RUN", help="The clean set: its run folder, or a pool without a run.")]
 CleanSubset = Annotated[Path | None, Option("--subset", metavar="FILE", help="A subset of the clean set.")]
+_OF_CC3M = 32  # epochs of T-MARS's clean set
 CleanEpochs = Annotated[int, Option("--epochs", min=1, help="Epochs of the clean pairs.")]
 Text = Annotated[str | None, Option(help="The column of captions.")]
 
@@ -214,7 +215,7 @@ def c_rho(
         str | None, Option(metavar="MODEL", help="A CLIP instead of one trained on a clean set, as ClipCov has it.")
     ] = None,
     subset: CleanSubset = None,
-    epochs: CleanEpochs = 32,
+    epochs: CleanEpochs = _OF_CC3M,
     pool_epochs: Annotated[int, Option(min=1, help="Epochs of the pool; ClipCov has 5.")] = 1,
     partial: options.Partial = False,
 ) -> None:
@@ -227,6 +228,7 @@ def c_rho(
     from tamis.models.clip import kind_of
     from tamis.models.device import device_for
     from tamis.models.reference import is_here
+    from tamis.signals.clip import CRho
     from tamis.train.clip import CLEAN, POOL, TrainingSet, check_folder, train_c_rho
     from tamis.train.scales import at_scale
     from tamis.train.step import How
@@ -243,8 +245,12 @@ def c_rho(
                 f"expected {len(names)} run folders or pools ({' and '.join(names)}), got {len(sources)}: "
                 + ("name both, or --pretrained MODEL instead of the first" if pretrained is None else "leave CLEAN out")
             )
-        if pretrained is not None and is_here(pretrained):  # raises if there is no such model
-            kind_of(pretrained)  # raises if it is no CLIP
+        if pretrained is not None:
+            if subset is not None or epochs != _OF_CC3M:
+                raise ValueError("--subset and --epochs are of the clean set, which --pretrained replaces")
+            if is_here(pretrained):  # raises if there is no such model
+                kind_of(pretrained)  # raises if it is no CLIP
+            CRho(clean=pretrained, pool=str(out / POOL))  # raises if they are the same
         settings = at_scale(scale, **training)
         say(f"scale {scale}: {settings.model}, batch {settings.batch:,}, learning rate {settings.learning_rate:g}")
         method = How(device=device_for(**compute), **how)

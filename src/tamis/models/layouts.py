@@ -30,7 +30,8 @@ _WIDE_HEADS = {1280: 80, 1408: 88, 1664: 104, 1792: 112}
 _FILTERS = {"bilinear": 2, "bicubic": 3, "random": 3}
 
 _VISION, _TEXT = "vision_model.encoder.layers", "text_model.encoder.layers"
-_POOL = "visual.attnpool.positional_embedding"  # only a residual network has it
+_RESIDUAL = ("visual.layer1.", "visual.attnpool.")  # only a residual network has these
+_POOL = "visual.attnpool.positional_embedding"
 _WORDS, _PREDICTIONS = "text_decoder.bert.embeddings.word_embeddings.weight", "text_decoder.cls.predictions"
 
 #: (pattern, transformers' name), applied one after the other: first open_clip's names, then BLIP's.
@@ -128,7 +129,8 @@ def from_open_clip(
     from transformers import CLIPConfig, CLIPModel, MetaClip2Config, MetaClip2Model
 
     model = config.get("model_cfg", config)
-    vision, text, resnet = model.get("vision_cfg") or {}, model.get("text_cfg") or {}, _POOL in tensors
+    vision, text = model.get("vision_cfg") or {}, model.get("text_cfg") or {}
+    resnet = any(name.startswith(_RESIDUAL) for name in tensors)
     _check_settings(model, vision, text, text.get("tokenizer_kwargs") or {}, resnet=resnet)
     act, clean = _activation(model, vision, text, activation), _cleaning(text)
     # Their names become ours; q, k and v are one matrix there; projections are transposed.
