@@ -184,6 +184,15 @@ def load_whole(
     return network.eval()
 
 
+def load_config(folder: Path) -> Any:
+    """Returns the configuration of a checkpoint of transformers; ModelError if it is damaged, or of an unknown type."""
+    from transformers import AutoConfig
+
+    check_config(folder / "config.json")
+    with one_sentence("the configuration", folder):
+        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+
+
 def check_config(path: Path) -> None:
     """Rejects impossible counts, and settings that make the libraries load weights or code from elsewhere."""
     for key, value in settings_in(object_in(path)):

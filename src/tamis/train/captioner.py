@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tamis.core.errors import ModelError
 from tamis.models.loading import (
     is_pooler,
+    load_config,
     load_tokenizer_in,
     load_whole,
     longest_text,
@@ -118,7 +119,7 @@ def build(training: CaptionTraining) -> Captioning:
     """
     import torch
     import transformers
-    from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, VisionEncoderDecoderModel
+    from transformers import AutoModel, AutoModelForCausalLM, VisionEncoderDecoderModel
 
     torch.manual_seed(training.seed)  # of the new layers
     vision, language = training.vision, training.language
@@ -126,8 +127,7 @@ def build(training: CaptionTraining) -> Captioning:
     tower = getattr(transformers, _VISION.get(model_type(vision) or "", ""), AutoModel)
     encoder = load_whole(tower, resolve(vision).path, vision, expected="a vision tower", unneeded=is_pooler, **settings)
     path = resolve(language).path
-    with one_sentence("the configuration", path):
-        config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+    config = load_config(path)
     config.is_decoder = config.add_cross_attention = True
     decoder = load_whole(
         AutoModelForCausalLM, path, language, expected="a language model", unneeded=_attends_to_image, config=config,
