@@ -25,6 +25,7 @@ ALLOWED = frozenset(
 EXCEPTIONS: Mapping[str, str] = {
     "axe-playwright-python": "MIT by the licence in its wheel, not by its metadata; only browsing.py imports it",
     "pycocoevalcap": "BSD-2-Clause by its repository, not by its metadata; only evaluate/captions.py imports it",
+    "pycocotools": "BSD-2-Clause, which its metadata calls FreeBSD; pycocoevalcap requires it, and we do not import it",
     "mlcroissant": "Apache-2.0 by its repository, not by its metadata; only tests/exports imports it",
 }
 
