@@ -129,7 +129,7 @@ def test_a_setting_goes_to_each_variant_of_a_signal_or_to_one(tmp_path: Path) ->
 
     assert models("signals.clip.model=x") == ["x", "x"]
     assert models("signals.1.clip.model=x") == ["openai/clip-vit-base-patch32", "x"]
-    assert models(usual=MODEL_SETTINGS) == ["lab/clip", "mine"]  # a model of one's own stays
+    assert models(usual=MODEL_SETTINGS) == ["lab/clip", "mine"]  # the user's own model stays
     recipe["select"] = [{"top_n": {"score": "clip", "n": 3}}]
     (one,) = bench._with_settings([recipe], ["columns.clip=a.clip"], ())
     assert one.columns == {"clip": "a.clip"}

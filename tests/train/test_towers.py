@@ -221,6 +221,13 @@ def test_a_pretrained_image_tower_is_joined_with_a_text_encoder(
     trained(run, tmp_path / "on", ClipTraining(model=str(tmp_path / "out"), samples=8, batch=8))
 
 
+def test_a_tower_stored_in_half_precision_is_trained_in_float32(tmp_path: Path, sentences: str) -> None:
+    image = image_tower("swin", tmp_path / "image")
+    AutoModel.from_pretrained(image).half().save_pretrained(image)
+    joined = build(at_scale("lab", model=str(image), text=sentences))
+    assert {weight.dtype for weight in joined.model.parameters()} == {torch.float32}
+
+
 def test_towers_that_do_not_join_are_refused(run: Run, tmp_path: Path, sentences: str, clip_model: str) -> None:
     image = image_tower("vit", tmp_path / "image")
     for model, text, says in (

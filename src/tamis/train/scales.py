@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
@@ -20,7 +21,7 @@ _LARGEST = 1e30  # larger settings overflow float32 in AdamW
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
+class Training(ABC):
     """The settings that affect the resulting model. `step.How` has the others: device, pieces, logging."""
 
     samples: Annotated[int, "Pairs seen, repeats counted."]
@@ -55,9 +56,9 @@ class Training:
             raise ValueError("keep_best needs held-out pairs to choose by: set hold_out (--hold-out 0.05)")
 
     @property
+    @abstractmethod
     def model(self) -> str:
         """What is trained, for messages."""
-        raise NotImplementedError
 
     @property
     def steps(self) -> int:
@@ -292,7 +293,7 @@ def open_clip_command(
         raise ValueError(f"open_clip has no model like {training.model} {training.text}; it has {named}")
     if training.hold_out:
         raise ValueError("open_clip holds out no pairs: leave --hold-out out")
-    if not takes_text(training.model) and pieces > 1:
+    if architecture.kind == RESNET and pieces > 1:
         raise ValueError(f"{training.model} normalises over the batch, which pieces would change: leave --pieces out")
     if training.batch % (processes * pieces):
         raise ValueError(f"a batch of {training.batch} does not divide into {processes} x {pieces} parts")
@@ -323,7 +324,7 @@ def open_clip_command(
     if training.freeze_text:
         # The unlocked group is the projection, which we train too. Without the third option open_clip refuses to lock.
         options |= {"lock-text": None, "lock-text-unlocked-layers": "1", "lock-text-freeze-layer-norm": None}
-    if not takes_text(training.model) and processes > 1:
+    if architecture.kind == RESNET and processes > 1:
         options["use-bn-sync"] = None  # normalise over the whole batch, as one process does
     if training.clip_norm is not None:
         options["grad-clip-norm"] = f"{training.clip_norm:.15g}"

@@ -335,6 +335,7 @@ def _from_scratch(architecture: Architecture, folder: Path) -> Towers:
 
 def _with_text_encoder(architecture: Architecture | None, image: str, text: str) -> Towers:
     """An image tower, from scratch or a checkpoint, with a pretrained text encoder."""
+    import torch
     from transformers import (
         AutoConfig,
         AutoModel,
@@ -344,7 +345,7 @@ def _with_text_encoder(architecture: Architecture | None, image: str, text: str)
     )
 
     folder = transformer_folder(text)
-    encoder = load_whole(AutoModel, folder, text, expected="a text encoder", unneeded=is_pooler)
+    encoder = load_whole(AutoModel, folder, text, expected="a text encoder", unneeded=is_pooler, dtype=torch.float32)
     kind = encoder.config.model_type
     if kind not in _LIKE_BERT:
         raise ModelError(f"{text} is a {kind!r} model; a text tower must be one of {', '.join(_LIKE_BERT)}")
@@ -353,7 +354,9 @@ def _with_text_encoder(architecture: Architecture | None, image: str, text: str)
     # CLIP's 77 tokens hold nearly every caption; a sentence encoder's 512 would let one alt-text slow a whole batch.
     length = min(77, longest_text(encoder.config, tokenizer))
     if architecture is None:  # some checkpoints lack the pooler, which then is random, as transformers makes it
-        tower = load_whole(AutoModel, resolve(image).path, image, expected="an image tower", unneeded=is_pooler)
+        tower = load_whole(
+            AutoModel, resolve(image).path, image, expected="an image tower", unneeded=is_pooler, dtype=torch.float32
+        )
         configs = (tower.config, encoder.config)
         config = VisionTextDualEncoderConfig.from_vision_text_configs(*configs, projection_dim=_JOINED)
         model = VisionTextDualEncoderModel(config, vision_model=tower, text_model=encoder)
