@@ -99,7 +99,13 @@ def select(
         captions_from=columns.get(text, text),
         partial=partial_facts(opened),
         used=list(used.values()),
-        verdict=Verdict(names=columns, why=outcome.reasons, dropped_by=outcome.dropped_by, cuts=outcome.cuts),
+        verdict=Verdict(
+            names=columns,
+            why=outcome.reasons,
+            dropped_by=outcome.dropped_by,
+            cuts=outcome.cuts,
+            repeats=outcome.repeats,
+        ),
     )
 
 

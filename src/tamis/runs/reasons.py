@@ -16,6 +16,9 @@ from tamis.core.errors import RecipeError
 
 Codes = NDArray[np.unsignedinteger[Any]]
 
+#: Rows dropped as copies, ascending, (n,) int64, and the row that each of them repeats, (n,) int64.
+Repeats = tuple[NDArray[np.int64], NDArray[np.int64]]
+
 #: Message for a subset without reasons.
 NO_REASONS = "The subset holds no reasons: choose it again with `tamis select`"
 
@@ -82,6 +85,7 @@ class Verdict:
             None if unknown.
         cuts: the thresholds on scores in the order of the steps, including the steps inside all_of and any_of.
         problem: why `dropped_by` is unknown; "" if it is known.
+        repeats: the copies that `distinct` or `semdedup` dropped, by the number of the step.
     """
 
     names: Mapping[str, str] = field(default_factory=dict)
@@ -89,6 +93,15 @@ class Verdict:
     dropped_by: Codes | None = None
     cuts: tuple[Cut, ...] = ()
     problem: str = ""
+    repeats: Mapping[int, Repeats] = field(default_factory=dict)
+
+    def original_of(self, row: int) -> int | None:
+        """Returns the row that a row repeats, if it was dropped as a copy and this is known."""
+        for rows, originals in self.repeats.values():
+            place = int(np.searchsorted(rows, row))
+            if place < rows.size and rows[place] == row:
+                return int(originals[place])
+        return None
 
     def reason_of(self, row: int) -> str | None:
         """Returns why a row is dropped; "" if it is kept, None if unknown."""

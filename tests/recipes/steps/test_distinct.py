@@ -12,7 +12,10 @@ from PIL import Image
 from tamis.core.errors import RecipeError
 from tamis.core.ids import scramble
 from tamis.pools.images import decode
+from tamis.recipes.steps import AtLeast
 from tamis.recipes.steps import Distinct as Step
+from tamis.recipes.steps.outcome import run_steps
+from tamis.runs.reasons import Verdict
 from tamis.runs.table import MemoryTable, Table
 
 Array = np.ndarray[Any, Any]
@@ -32,8 +35,12 @@ def hashes() -> list[int]:
     return found
 
 
-def table() -> Table:
-    columns = {"image_hash": [f"{number:016x}" for number in hashes()], "clip": np.linspace(0, 1, 40, dtype=np.float32)}
+def table(**more: Any) -> Table:
+    columns: dict[str, Any] = {
+        "image_hash": [f"{number:016x}" for number in hashes()],
+        "clip": np.linspace(0, 1, 40, dtype=np.float32),
+    }
+    columns |= more
     return MemoryTable(columns, uids=(np.zeros(40, np.uint64), np.arange(40, dtype=np.uint64)), block=7)
 
 
@@ -51,6 +58,32 @@ def test_one_of_each_group_stays() -> None:
 def test_the_best_of_a_group_stays() -> None:
     found = Distinct(distance=3, best="clip").select(table())
     assert np.flatnonzero(~found.keep).tolist() == [2, 5, 11]
+
+
+def test_the_row_with_a_preferred_tag_stays_whatever_is_best() -> None:
+    tags: list[str | None] = [None] * 40
+    tags[5], tags[11], tags[20] = "blurry,original", "originals", "original"
+    found = Distinct(distance=3, best="clip", prefer="original").select(table(tagged=tags))
+    assert np.flatnonzero(~found.keep).tolist() == [2, 9, 11]  # only row 5 has the tag, not row 11
+
+
+def test_a_tag_that_no_row_has_changes_nothing_and_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    found = Distinct(distance=3, best="clip", prefer="orignal").select(table(tagged=["original"] * 40))
+    assert np.flatnonzero(~found.keep).tolist() == [2, 5, 11]
+    assert "no pair has the tag 'orignal'" in caplog.text
+    with pytest.raises(RecipeError, match="no comma"):
+        Distinct(prefer="one,two")
+
+
+def test_each_dropped_row_names_the_kept_row_that_it_repeats() -> None:
+    found = Distinct(distance=3, best="clip").select(table())
+    assert found.repeats is not None
+    rows, originals = found.repeats
+    assert (rows.tolist(), originals.tolist()) == ([2, 5, 11], [9, 9, 30])
+    outcome = run_steps(table(), [AtLeast(score="clip", value=0.1), Distinct(distance=3, best="clip")])
+    assert {step: rows.tolist() for step, (rows, _) in outcome.repeats.items()} == {2: [5, 11]}
+    verdict = Verdict(dropped_by=outcome.dropped_by, repeats=outcome.repeats)
+    assert [verdict.original_of(row) for row in (2, 5, 9, 11, 39)] == [None, 9, None, 30, None]
 
 
 @pytest.mark.parametrize(

@@ -263,6 +263,9 @@ def test_a_copy_is_shown_with_the_pair_that_stays(explorer: Explorer) -> None:
     assert [member["bits"] for member in group["members"]] == [0, 0]
     keep = explorer.choose(RECIPES[3]).keep
     assert [bool(keep[member["row"]]) for member in group["members"]] == [True, False]
+    original, copy = (member["row"] for member in group["members"])
+    assert [card["repeats"] for card in explorer.cards([original, copy], RECIPES[3], [])] == [None, original]
+    assert pair_facts(explorer, copy, [("distinct", RECIPES[3])])["verdicts"][0]["repeats"] == original
 
 
 def test_a_pairs_panel_shows_all(explorer: Explorer) -> None:
@@ -270,7 +273,7 @@ def test_a_pairs_panel_shows_all(explorer: Explorer) -> None:
     assert found["caption"] == "javascript:window.hurt=1"
     assert found["url"] == "javascript:window.hurt=1"
     (verdict,) = found["verdicts"]
-    assert verdict == {"name": "cut", "kept": False, "times": 0, "reason": "Step 1: words below 5"}
+    assert verdict == {"name": "cut", "kept": False, "times": 0, "reason": "Step 1: words below 5", "repeats": None}
     by_name = {score["name"]: score for score in found["scores"]}
     words = explorer.run.to_numpy("words")
     expected = ((words < words[3]).sum() + (words == words[3]).sum() / 2) / 60

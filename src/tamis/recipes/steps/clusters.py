@@ -146,10 +146,11 @@ class ClusterStep(ReadsPool):
         if clusters is not None:
             keep, cut, facts = self.choose(table, clusters)
         what = self.embedding
-        return verdict(self, keep, missing, table.candidates, self.reason, cut, what=what, facts=facts)
+        repeats = facts.pop("repeats", None)
+        return verdict(self, keep, missing, table.candidates, self.reason, cut, what=what, facts=facts, repeats=repeats)
 
     def choose(self, table: Table, clusters: Clusters) -> tuple[Mask, float | None, dict[str, Any]]:
-        """Returns which rows stay, (rows,) bool, the threshold, and facts."""
+        """Returns which rows stay, (rows,) bool, the threshold, and facts, with `Selection.repeats` if known."""
         raise NotImplementedError
 
     def cluster(self, table: Table) -> tuple[Clusters | None, Mask]:

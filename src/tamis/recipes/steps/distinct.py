@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -18,9 +20,13 @@ from tamis.core.ids import scramble
 from tamis.core.math.copies import COLOUR, LIGHT, Thumbnails, are_copies, leaders
 from tamis.core.math.similarity import equal_before
 from tamis.recipes.steps.outcome import IfMissing, ReadsColumns, Selection, check_missing, verdict
-from tamis.recipes.steps.semdedup import groups
+from tamis.recipes.steps.semdedup import groups, repeats
+from tamis.recipes.steps.steps import clean_tag, rows_with_tag
 from tamis.runs.expression import parse
 from tamis.runs.table import Table
+from tamis.runs.tags import TAGS
+
+log = logging.getLogger(__name__)
 
 #: Pairs of images whose thumbnails are in memory at once.
 _CHUNK = 1 << 16
@@ -30,6 +36,16 @@ _ROWS = 1 << 12
 
 #: Columns of the index: small images may differ by more.
 _SIDES = ("width", "height")
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What `distinct` reads: words (rows, m) and thumbnails; (n,) the rows to compare, the best first; rows without."""
+
+    words: Sequence[NDArray[Any]]
+    images: Thumbnails
+    order: Rows
+    missing: Mask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +69,7 @@ class Distinct(ReadsColumns):
             in lightness and colour.
         best: an expression over score columns: the row with the highest value of each group stays. None: the first by
             scrambled uid.
+        prefer: a tag: the row that has it stays, whatever `best` says. In `tamis explore` one click gives it.
         missing: what to do with rows without a hash (or without colours, or without a value of `best`).
 
     Cost: `benchmarks/copies.py`; copies cost no more than other images. Memory: 350 bytes a row. The lightness is in
@@ -68,6 +85,7 @@ class Distinct(ReadsColumns):
     lightness: str | None = "image_lightness"
     levels: int = 3
     best: str | None = None
+    prefer: str | None = None
     missing: IfMissing = "error"
 
     def __post_init__(self) -> None:
@@ -80,17 +98,34 @@ class Distinct(ReadsColumns):
             check_effect(self, "levels", because="lightness: null compares no lightness")
         if self.best is not None:
             parse(self.best)
+        if self.prefer is not None:
+            clean_tag(self.prefer)
         super().__post_init__()
 
     @property
     def reads(self) -> frozenset[str]:
-        return super().reads.union(_SIDES if self.lightness else ())
+        return super().reads.union(_SIDES if self.lightness else (), [TAGS] if self.prefer else ())
 
     @property
     def described(self) -> str:
         return f"one of each image ({self.hash} within {self.distance} bits)"
 
     def select(self, table: Table) -> Selection:
+        looked, keep = self.look(table), np.zeros(len(table), bool)
+        order, heads = looked.order, self.heads(looked)
+        keep[order[heads == np.arange(order.size)]] = True
+        facts = groups(table, order, heads) if order.size else {}
+        return verdict(
+            self, keep, looked.missing, table.candidates, "repeats another",
+            what=self._what, facts=facts, repeats=repeats(order, heads),
+        )  # fmt: skip
+
+    @property
+    def _what(self) -> str:
+        return " and ".join(self._values((*self.words, *self.scores)))
+
+    def look(self, table: Table) -> Looked:
+        """Reads and orders the candidates; raises what `select` raises."""
         self.check_columns(table)
         candidates = table.candidates
         numbers, missing = decode_column(table, self.hash)
@@ -116,19 +151,18 @@ class Distinct(ReadsColumns):
             there = ~np.isnan(score[order])
             order, keys = order[there], [key[there] for key in keys]
             keys.append(-score[order])
+        if self.prefer is not None:
+            preferred = rows_with_tag(table, self.prefer)
+            if not preferred.any():  # no error: in `tamis explore` the last such tag may have been undone
+                log.warning("distinct: no pair has the tag %r, so 'prefer' has no effect", self.prefer)
+            keys.append(~preferred[order])
         missing &= candidates
-        what = " and ".join(self._values((*self.words, *self.scores)))
-        check_missing(self, missing, candidates, what)
-        order = order[np.lexsort(keys)]
-        del high, low, keys  # 40 bytes a row: the index needs the memory
-        heads = self._heads(words, images, order)
-        keep = np.zeros(len(table), bool)
-        keep[order[heads == np.arange(order.size)]] = True
-        facts = groups(table, order, heads) if order.size else {}
-        return verdict(self, keep, missing, candidates, "repeats another", what=what, facts=facts)
+        check_missing(self, missing, candidates, self._what)
+        return Looked(words, images, order[np.lexsort(keys)], missing)
 
-    def _heads(self, words: list[NDArray[Any]], images: Thumbnails, order: Rows) -> Rows:
+    def heads(self, looked: Looked) -> Rows:
         """Returns for each row of the order, best first, the index of its representative in it."""
+        words, images, order = looked.words, looked.images, looked.order
         # Only the first of several rows with identical strings is compared with others.
         before, heads = equal_before(_digests(words, order)), np.arange(order.size)
         first = np.where(before < 0, heads, before)
@@ -153,7 +187,7 @@ class Distinct(ReadsColumns):
         return np.asarray(near.all(axis=1))
 
 
-def _digests(words: list[NDArray[Any]], order: Rows) -> U64:
+def _digests(words: Sequence[NDArray[Any]], order: Rows) -> U64:
     """Returns a digest of 128 bits of each row's words, in the order: (n, 2)."""
     found = np.empty((order.size, 2), np.uint64)
     for start in range(0, order.size, _CHUNK):

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tamis.core.arrays import Captions, Mask, Times
 from tamis.core.errors import RecipeError, check_words, naming_faults
 from tamis.runs.expression import parse
-from tamis.runs.reasons import Codes, Cut, DropReason, StoredCodes, blocks, widen
+from tamis.runs.reasons import Codes, Cut, DropReason, Repeats, StoredCodes, blocks, widen
 from tamis.runs.table import Table
 
 #: Rows whose codes are kept in memory; those of more are in a file.
@@ -46,6 +46,7 @@ class Selection:
         facts: other facts about the choice, as JSON holds them; the report shows them.
         cuts: the thresholds on scores, with both ends.
         times, caption: (rows,) how often each row is kept, and its caption; None: the step does not choose it.
+        repeats: rows dropped as copies, ascending, and the kept row that each of them repeats.
     """
 
     keep: Mask
@@ -57,6 +58,7 @@ class Selection:
     cuts: tuple[Cut, ...] = ()
     times: Times | None = None
     caption: Captions | None = None
+    repeats: Repeats | None = None
 
 
 @runtime_checkable
@@ -200,6 +202,7 @@ class Outcome:
         cuts: the thresholds on scores, in the order of the steps.
         times, caption: as in `Selection`; None: every kept row once, with its alt-text.
         unscored: why no more steps were applied: the next one looks at rows that are not scored yet. None: all were.
+        repeats: as in `Selection`, by the number of the step.
     """
 
     keep: Mask
@@ -210,6 +213,7 @@ class Outcome:
     times: Times | None = None
     caption: Captions | None = None
     unscored: Unscored | None = None
+    repeats: Mapping[int, Repeats] = field(default_factory=dict)
 
 
 def describe(step: Any) -> str:
@@ -299,6 +303,7 @@ def verdict(
     facts: Mapping[str, Any] | None = None,
     score: str | None = None,
     ends: Ends = (None, None),
+    repeats: Repeats | None = None,
 ) -> Selection:
     """Returns the verdict of a step that drops rows for one reason, and for a missing value.
 
@@ -312,6 +317,7 @@ def verdict(
         what: the column that rows lack; by default `step.score`.
         score: the expression over numbers that decided; None if there is none.
         ends: limits of the threshold on that score; (None, None) if there is none.
+        repeats: see `Selection`.
 
     Raises:
         RecipeError: rows lack a value, and the step says `missing: error`.
@@ -325,7 +331,7 @@ def verdict(
     if score is not None and ends != (None, None):
         code = len(drops.reasons)
         drops.cuts.append(Cut(step=describe(step), score=score, low=ends[0], high=ends[1], code=code, dropped=dropped))
-    return drops.selection(cut, facts)
+    return replace(drops.selection(cut, facts), repeats=repeats)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -457,6 +463,7 @@ def run_steps(table: Table, steps: Sequence[Step]) -> Outcome:
     """
     dropped, funnel = _Dropped(table), []
     chosen: dict[str, Any] = {"times": None, "caption": None}
+    repeats: dict[int, Repeats] = {}
     unscored: Unscored | None = None
     for number, step in enumerate(steps, start=1):
         first, view = len(dropped.reasons), table.with_candidates(dropped)
@@ -471,6 +478,7 @@ def run_steps(table: Table, steps: Sequence[Step]) -> Outcome:
                 found = dropped.add(step.select(table.with_candidates(dropped[:])))
             dropped.reasons[first:] = [replace(reason, step=number) for reason in dropped.reasons[first:]]
             chosen |= {name: values for name in chosen if (values := getattr(found, name)) is not None}
+            repeats |= {number: found.repeats} if found.repeats is not None else {}
             lost = {reason: count for reason, count in found.counts.items() if reason != "kept" and count}
             line: dict[str, Any] = {"step": describe(step), "before": sum(found.counts.values())}
             line |= {"kept": found.counts["kept"], "dropped": lost, "cut": found.cut}
@@ -481,8 +489,9 @@ def run_steps(table: Table, steps: Sequence[Step]) -> Outcome:
     keep: Any = dropped[:] if len(table) <= _IN_MEMORY else dropped
     kept = {name: None if values is None else values * dropped[:] for name, values in chosen.items()}
     return Outcome(
-        keep, dropped.codes, tuple(funnel), tuple(dropped.reasons), tuple(dropped.cuts), unscored=unscored, **kept
-    )
+        keep, dropped.codes, tuple(funnel), tuple(dropped.reasons), tuple(dropped.cuts),
+        unscored=unscored, repeats=repeats, **kept,
+    )  # fmt: skip
 
 
 def captions_from(steps: Iterable[Any]) -> str:

@@ -15,6 +15,7 @@ from tamis.core.math.order import keep_top, round_half_up
 from tamis.core.math.similarity import equal_before, nearest_before, representatives, unit_rows
 from tamis.recipes.steps.clusters import Clusters, ClusterStep, gather, order_by_group
 from tamis.recipes.steps.outcome import IfMissing
+from tamis.runs.reasons import Repeats
 from tamis.runs.table import Table
 
 #: Groups whose members are listed in the facts, the largest first.
@@ -106,7 +107,8 @@ class SemDeDup(ClusterStep):
         facts = {
             "clusters": len(clusters.centroids),
             "kept_share_by_epsilon": {np.format_float_positional(e, trim="-"): share for e, share in shares.items()},
-            **groups(table, order, representatives(before, stays)),
+            **groups(table, order, heads := representatives(before, stays)),
+            "repeats": repeats(order, heads),
         }
         return keep, cut, facts
 
@@ -117,6 +119,13 @@ class SemDeDup(ClusterStep):
         # Computed again in the order of uids, so that the last bit does not depend on how the table is cut.
         cosine = unit @ centroid
         return np.argsort(cosine if self.keep == "hard" else -cosine, kind="stable")
+
+
+def repeats(order: Rows, heads: Rows) -> Repeats:
+    """Returns the rows that are not their own representatives, ascending, and these. Arguments as in `groups`."""
+    copies = np.flatnonzero(heads != np.arange(order.size))
+    copies = copies[np.argsort(order[copies])]
+    return order[copies], order[heads[copies]]
 
 
 def groups(table: Table, order: Rows, heads: Rows) -> dict[str, Any]:

@@ -517,6 +517,12 @@ class Tagged(Blockwise):
         return _rule(self, [TAGS], decide, f"not {self.described}", can_lack=False)
 
 
+def rows_with_tag(table: Table, tag: str) -> Mask:
+    """Returns the rows that have a tag: (rows,) bool."""
+    rows, sets = group_codes(table, TAGS)
+    return np.array([*(clean_tag(tag) in tags_in(str(text)) for text in sets), False])[rows]
+
+
 @dataclass(frozen=True, kw_only=True)
 class RandomFraction(Blockwise):
     """Keeps a random share of rows: exactly the integer nearest to fraction * rows.

@@ -200,7 +200,8 @@ def _verdict(explorer: Explorer, name: str, recipe: Mapping[str, Any], row: int)
     kept, reason = bool(subset.keep[row]), subset.verdict.reason_of(row)
     if reason is None:
         reason = "" if kept else "not in the subset"
-    return {"name": name, "kept": kept, "times": subset.times_of(row), "reason": reason}
+    original = subset.verdict.original_of(row)
+    return {"name": name, "kept": kept, "times": subset.times_of(row), "reason": reason, "repeats": original}
 
 
 def _neighbours(explorer: Explorer, row: int) -> list[dict[str, Any]]:

@@ -287,6 +287,7 @@ class Explorer:
                 "status": pair.status,
                 "kept": bool(subset.keep[row]),
                 "reason": subset.verdict.reason_of(row) or "",
+                "repeats": subset.verdict.original_of(row),
                 "tags": self.tags.of(row),
                 "scores": {name: _number(pair.numbers[name]) for name in columns},
             }

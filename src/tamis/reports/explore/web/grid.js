@@ -233,7 +233,7 @@ export class Grid {
         else if (event.ctrlKey || event.metaKey || event.target.className === "tick") this.select(place);
         else {
           this.begin(place);
-          change({ pair: found.row });
+          change({ pair: event.target.closest(".original") ? found.repeats : found.row });
         }
       },
     },
@@ -242,6 +242,7 @@ export class Grid {
     h("span", { class: "foot" },
       h("span", { class: "verdict", title: found.reason || "kept" }, found.kept ? "kept" : `dropped${found.reason ? `: ${found.reason.replace(/^Step \d+: /, "")}` : ""}`),
       scores.slice(0, 2).map(([name, value]) => h("span", { class: "score" }, foreign(name), " ", short(value)))),
+    found.repeats == null ? null : h("span", { class: "original", "aria-hidden": "true", title: `It repeats pair ${count(found.repeats)}: open that one (o)` }, face({ row: found.repeats, status: "ok" })),
     h("span", { class: "tick", "aria-hidden": "true" }, "✓"),
     found.tags.length ? h("span", { class: "card-tags" }, found.tags.slice(0, 3).map(chip), found.tags.length > 3 ? h("span", { class: "label" }, `+${found.tags.length - 3}`) : null) : null);
   }

@@ -16,7 +16,7 @@ const FILTERS = ["show", "reason", "ranges", "words", "tags", "caption", "sort",
 const KEYS = [
   ["j k, arrows, Home, End", "move to another pair; j, k, ← and → also in an opened one"], ["Enter, click", "open the pair"], ["Esc", "close the pair; select none"],
   ["Space, Ctrl + click", "select the pair, or take it out"], ["Shift + arrows, Shift + click", "select a range"], ["Ctrl + A", "select all pairs of the view"],
-  ["t", "type tags; Enter gives them, Esc returns to the pairs"], ["g, b", "tag good, bad"], ["u, Ctrl + Z", "undo the last change of tags"],
+  ["t", "type tags; Enter gives them, Esc returns to the pairs"], ["g, b", "tag good, bad"], ["u, Ctrl + Z", "undo the last change of tags"], ["o", "open the pair that a copy repeats"],
   ["arrows, + − 0", "on the map: move, zoom, show all of it"], ["Shift + drag", "on the map: draw a lasso; on a histogram: show these pairs"], ["?", "show this table"],
 ];
 const place = (id) => document.getElementById(id);
@@ -186,10 +186,16 @@ async function retag(name, about, what) {
   return true;
 }
 
+/** Opens the pair that the opened pair, else the framed one, repeats. */
+function openOriginal() {
+  const { repeats } = panel.box.open ? panel.found?.verdicts.find((verdict) => verdict.repeats != null) ?? {} : grid.at(grid.cursor) ?? {};
+  if (repeats != null) change({ pair: repeats });
+}
+
 document.addEventListener("keydown", (event) => {
   const act = {
     j: () => grid.move(1), k: () => grid.move(-1),
-    g: () => tag({ add: ["good"] }), b: () => tag({ add: ["bad"] }), u: untag, t: () => (panel.box.open ? panel.input : tags.input).box.focus(),
+    o: openOriginal, g: () => tag({ add: ["good"] }), b: () => tag({ add: ["bad"] }), u: untag, t: () => (panel.box.open ? panel.input : tags.input).box.focus(),
   }[(event.ctrlKey || event.metaKey) && event.key === "z" ? "u" : event.ctrlKey || event.metaKey || event.altKey ? "" : event.key];
   const typing = event.target.matches("input, select, textarea");
   if (event.key === "?" && !typing && !keys.open) showKeys();
