@@ -33,7 +33,7 @@ from tamis.reports.page_pairs import (
 )
 from tamis.runs import Run
 from tamis.runs.expression import parse
-from tamis.runs.reasons import Cut, Verdict, blocks
+from tamis.runs.reasons import Cut, Verdict
 from tamis.runs.run import RunTable
 from tamis.runs.subset import Subset
 from tamis.runs.table import Table
@@ -85,16 +85,6 @@ def word_columns(run: Run) -> list[str]:
     words = [name for name in scores if run.columns[name][2].kind == "word"]
     found = fields + [name for name in words if run.columns[name][2].unit != "hex digits"]
     return [name for name in found if name not in run.number_fields]
-
-
-def drop_counts(verdict: Verdict) -> list[int]:
-    """Returns the number of rows dropped for each reason, in the order of the codes; [] without codes."""
-    if verdict.dropped_by is None:
-        return []
-    counts = np.zeros(len(verdict.why) + 1, np.int64)
-    for rows in blocks(verdict.dropped_by.size):
-        counts += np.bincount(verdict.dropped_by[rows], minlength=counts.size)
-    return [int(count) for count in counts[1:]]
 
 
 class _WithLengths(RunTable):
@@ -182,7 +172,7 @@ class Context:
     @cached_property
     def dropped(self) -> Sequence[Sequence[int]]:
         """Per subset: the number of rows dropped for each reason of its verdict, in the order of the codes."""
-        return [drop_counts(verdict) for verdict in self.verdicts]
+        return [verdict.drop_counts for verdict in self.verdicts]
 
     def shown_reasons(self, position: int) -> Sequence[int]:
         """Returns the codes of the reasons that are shown with images: the first `REASONS` of each step."""

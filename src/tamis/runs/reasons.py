@@ -7,6 +7,7 @@ import tempfile
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -110,10 +111,24 @@ class Verdict:
         code = int(self.dropped_by[row])
         return self.why[code - 1].sentence if code else ""
 
+    @cached_property
+    def drop_counts(self) -> list[int]:
+        """The number of rows dropped for each reason, in the order of the codes; [] without codes."""
+        if self.dropped_by is None:
+            return []
+        counts = np.zeros(len(self.why) + 1, np.int64)
+        for rows in blocks(self.dropped_by.size):
+            counts += np.bincount(self.dropped_by[rows], minlength=counts.size)
+        return [int(count) for count in counts[1:]]
+
+    def drops(self, cut: Cut) -> int:
+        """Returns how many rows a threshold drops; inside another step, at most what that step drops."""
+        return min([cut.dropped, *self.drop_counts[cut.code - 1 : cut.code]])
+
     @property
     def ranking(self) -> Cut | None:
-        """The last threshold that dropped a row; else the last one, or None."""
-        return next((cut for cut in reversed(self.cuts) if cut.dropped), self.cuts[-1] if self.cuts else None)
+        """The threshold that drops most rows, of several the last one; None without thresholds."""
+        return max(reversed(self.cuts), key=self.drops, default=None)
 
     def agrees(self, keep: NDArray[np.bool_]) -> bool:
         """Whether a row has a reason if and only if it is dropped."""

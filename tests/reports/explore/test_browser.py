@@ -307,31 +307,54 @@ def test_it_opens_on_the_pairs_next_to_the_cut_of_its_subset(tab: Any, run_folde
             assert words[rows[0]] == nearest
         # The arrows follow the page: to the right of the last kept card of a row is the first dropped one.
         tab.focus(".grid")
-        for _ in range(2):
+        for _ in range(4):
             tab.keyboard.press("ArrowRight")
         assert "dropped" in tab.get_attribute("#" + tab.get_attribute(".grid", "aria-activedescendant"), "class")
         tab.keyboard.press("End")
         assert tab.locator("#" + tab.get_attribute(".grid", "aria-activedescendant")).count() == 1
 
 
-def test_without_a_subset_it_offers_the_recipes_that_fit(tab: Any, page: Page) -> None:
+def test_a_line_of_chips_has_the_recipes_that_fit_with_what_each_keeps(tab: Any, page: Page) -> None:
     opened(tab, page)
     run = tamis.open_run(page.run)
-    share = f"keeps {round(100 * len(tamis.select(run, 'distinct')) / 60)} %"
-    expect(tab.locator(".fits li", has_text="distinct")).to_contain_text(share)
-    expect(tab.locator(".fits li", has_text="distinct")).to_contain_text("One of each image.")
+    distinct = tab.locator(".chip", has_text="distinct")
+    expect(distinct).to_contain_text(f"{round(100 * len(tamis.select(run, 'distinct')) / 60)} %")
+    assert "One of each image." in distinct.get_attribute("title")
     text = tab.inner_text(".kept-head") + tab.inner_text("#recipe")
     assert text.count("60") == 1
-    tab.fill("#caption", "boat")  # what was asked for has the room
-    tab.press("#caption", "Enter")
-    expect(tab.locator(".fits")).to_have_count(0)
-    assert focused(tab) == "caption"
-    tab.fill("#caption", "")
-    tab.press("#caption", "Enter")
-    tab.locator(".fits button", has_text="distinct").press("Enter")
+    distinct.press("Enter")
     shows(tab, len(tamis.select(run, "distinct")))
     expect(tab.locator(".sides .dropped")).to_be_visible()
-    assert tab.locator(".fits").count() == 0
+    expect(distinct).to_have_attribute("aria-pressed", "true")
+    expect(distinct).to_be_focused()
+
+
+def test_it_opens_with_the_cut_that_drops_most_of_the_recipes_that_fit(tab: Any, clip_page: Page) -> None:
+    """Of 12 pairs clip-30 keeps 4, and clip-50 keeps 6."""
+    opened(tab, clip_page)
+    shows(tab, 4)
+    expect(tab.locator(".chip[aria-pressed=true]")).to_have_text("clip-3033 %")
+    expect(tab.locator(".sides .dropped")).to_contain_text("clip just below")
+    expect(tab.locator(".grid.small .card")).to_have_count(12)
+    tab.click("#start-none")
+    shows(tab, 12)
+    tab.reload()  # a link to every pair says so
+    shows(tab, 12)
+    assert tab.locator(".sides:visible").count() == 0
+
+
+def test_the_page_is_there_before_the_first_answer_and_an_error_can_be_read(tab: Any, page: Page) -> None:
+    held: list[Any] = []
+    tab.route("**/ask/facts", lambda route: held.append(route))
+    tab.goto(page.address)
+    for part in ("#recipe", "#scores", "main"):
+        expect(tab.locator(part)).to_contain_text("Reading …")
+    held.pop().fulfill(status=409, json={"error": "the disk is away"})
+    expect(tab.locator("main [role=alert]")).to_have_text("the disk is away")
+    expect(tab.locator("#recipe")).not_to_contain_text("Reading")
+    tab.unroute("**/ask/facts")
+    tab.click("#again")
+    shows(tab, 60)
 
 
 def test_shares_in_the_page_never_say_none_of_some_nor_all_of_most(tab: Any, page: Page) -> None:
@@ -392,7 +415,7 @@ def test_images_are_found_by_words_and_by_one_that_is_chosen(tab: Any, clip_page
 def test_axe_finds_nothing_wrong_in_any_view(browser: Any, page: Page, scheme: Any, width: int) -> None:
     cut = {"recipe": {**CUT, "select": [*CUT["select"], {"random_fraction": {"fraction": 0.5, "seed": 0}}]}}
     views = {
-        ".fits .number i": {},
+        ".chip .number i": {},
         ".sides": {"recipe": CUT, "sort": "cut", "size": "small"},
         ".card": {**cut, "off": [0], "ranges": [["words", 1, 9]], "words": [["status", "ok"]]},
         ".region": {**cut, "view": "disagree", "compared": ["@", "no-filter"], "region": [1, 1]},

@@ -100,7 +100,7 @@ def test_the_page_works_in_the_frame_of_a_cell(run: tamis.Run, browser: Any) -> 
         tab.goto(address)
         frame = tab.frame_locator("iframe")
         frame.locator("body.ready").wait_for(timeout=60_000)
-        frame.locator(".fits button", has_text="distinct").click()
+        frame.locator(".chip", has_text="distinct").click()
         frame.locator(".sides .dropped").wait_for()
         assert frame.locator(".inside .kept img").first.evaluate(
             "image => image.decode().then(() => image.naturalWidth)"

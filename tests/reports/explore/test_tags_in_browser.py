@@ -59,7 +59,7 @@ def test_keys_act_only_while_the_pairs_have_the_focus_and_can_be_undone(tab: Any
     expect(tab.locator("#undo-tags")).to_be_hidden()
     tab.focus(".grid")
     tab.keyboard.press("ArrowDown")
-    assert tab.get_attribute(".grid", "aria-activedescendant") == "card-8"
+    assert tab.get_attribute(".grid", "aria-activedescendant") == "card-11"
     tab.keyboard.press("Home")
     tab.keyboard.press("Enter")
     tab.wait_for_selector("dialog[open] blockquote")
@@ -227,7 +227,7 @@ def test_a_cut_from_tags_goes_into_the_recipe_with_one_click(tab: Any, tagged: P
 def test_a_phone_shows_pairs_at_once_and_the_bar_covers_no_more_than_two_rows(tab: Any, tagged: Page) -> None:
     tab.set_viewport_size(PHONE)
     opened(tab, tagged)
-    tab.wait_for_selector(".fits .number i")
+    tab.wait_for_selector(".chip .number i")
     bar = tab.locator(".tag-bar")
     assert tab.locator("#card-0 .face").bounding_box()["y"] + 60 < bar.bounding_box()["y"]
     tab.click("#select-all")

@@ -175,7 +175,7 @@ class View:
     """Filters and order of the rows to show: code of a reason (0: any), ranges (ends included), words, caption text.
 
     `tags`: tags ("": any tag) that rows have (True) or lack (False).
-    The order "cut" alternates kept and dropped pairs, those nearest to the recipe's last threshold first, "extremes"
+    The order "cut" alternates kept and dropped pairs, those nearest to the threshold that drops most first, "extremes"
     lowest and highest. `region` has 1 for each compared recipe that keeps a pair and 0 for each that drops it; () for
     any.
     """
@@ -254,7 +254,7 @@ def alternate(one: Rows, other: Rows) -> Rows:
 
 
 def _from_cut(run: Run, subset: Subset) -> Float64s:
-    """Returns each row's distance from the last threshold (0 without one); infinite for what another step drops."""
+    """Returns each row's distance from the threshold that drops most (0 without); infinite if another step drops it."""
     cut, codes = subset.verdict.ranking, subset.verdict.dropped_by
     if cut is None:
         return np.zeros(subset.keep.size)

@@ -28,7 +28,7 @@ from tamis.core.math.statistics import LEAST_LABELLED, find_cut
 from tamis.core.types import INDEX_NUMBERS
 from tamis.recipes.names import shipped_names
 from tamis.recipes.recipe import load
-from tamis.reports.context import drop_counts, number_columns, word_columns
+from tamis.reports.context import number_columns, word_columns
 from tamis.reports.distributions import whole_column
 from tamis.reports.explore.cached_run import (
     NONE,
@@ -193,9 +193,12 @@ class Explorer:
             "funnel": [dict(line, facts=None) for line in subset.funnel],
             "reasons": [
                 {"code": code, "text": reason.sentence, "step": reason.step, "rows": rows}
-                for code, (reason, rows) in enumerate(zip(why, drop_counts(subset.verdict), strict=False), start=1)
+                for code, (reason, rows) in enumerate(zip(why, subset.verdict.drop_counts, strict=False), start=1)
             ],
-            "cuts": [{"score": cut.score, "low": cut.low, "high": cut.high} for cut in subset.verdict.cuts],
+            "cuts": [
+                {"score": cut.score, "low": cut.low, "high": cut.high, "dropped": subset.verdict.drops(cut)}
+                for cut in subset.verdict.cuts
+            ],
             "models": models_in_words([saved.get(maker["fingerprint"], maker) for maker in subset.used]),
             "yaml": "" if "saved" in recipe else as_yaml(recipe),
             "labels": kept_shares(self.tags, subset.keep),
@@ -233,7 +236,7 @@ class Explorer:
         return order(asked, json.dumps(recipe), json.dumps(list(compared)), search, most, self.tags.version)
 
     def sides(self, rows: Rows, recipe: Recipe) -> dict[str, Any]:
-        """Returns how many of some rows a recipe keeps and drops, and its last threshold."""
+        """Returns how many of some rows a recipe keeps and drops, and its threshold that drops most."""
         subset = self.choose(recipe)
         kept, cut = int(np.count_nonzero(subset.keep[rows])), subset.verdict.ranking
         return {"counts": [kept, int(rows.size) - kept], "cut": cut and [cut.score, cut.low, cut.high]}

@@ -216,7 +216,7 @@ def _only(context: Context, keeps: Facts, drops: Facts, shown: int) -> Facts:
 
 
 def _ranked_by(context: Context, position: int) -> list[str]:
-    """Returns the page's names of the columns in the recipe's last threshold."""
+    """Returns the page's names of the columns in the recipe's threshold that drops most."""
     verdict = context.verdicts[position]
     columns = sorted(parse(verdict.ranking.score).columns) if verdict.ranking is not None else []
     return [short for name in columns if (short := context.short(verdict.names.get(name, name))) in context.numbers]

@@ -59,8 +59,9 @@ export class ScoresPane {
     const rest = this.facts.columns.map((column) => column.name).filter((name) => !shown.includes(name));
     fill(
       this.place,
+      h("div", { class: "charts" }, boxes),
       h("div", { class: "bar" },
-        h("h2", null, "Scores"),
+        h("h2", { class: "unseen" }, "Scores"),
         rest.length ? h("select", { id: "more-charts", "aria-label": "Show another score", change: (event) => change({ charts: [...shown, event.target.value] }) },
           h("option", { value: "" }, "another …"), rest.map((name) => h("option", { value: name }, name))) : null,
         h("button", { id: "two", type: "button", "aria-pressed": String(Boolean(this.heat())),
@@ -70,7 +71,6 @@ export class ScoresPane {
         h("p", { class: "hint" }, "Drag to cut. Click a bar, or Shift-drag, to see its pairs.")),
       this.heat() ? (this.heatBox = h("div", { class: "heat" })) : (this.heatBox = null),
       this.wordsBox,
-      h("div", { class: "charts" }, boxes),
     );
     this.update();
   }

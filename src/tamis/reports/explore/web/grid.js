@@ -5,8 +5,8 @@ import { ask, imageUrl, send } from "./ask.js";
 import { now, change, active, regionOf } from "./state.js";
 import { chip } from "./tags.js";
 
-const CARD = { small: 132, medium: 180, large: 320 }; // the least width of a card
-const TEXT = { small: 0, medium: 92, large: 112 }; // the height of a card below its image
+const CARD = { small: 112, medium: 180, large: 320 }; // the least width of a card
+const TEXT = { small: 36, medium: 92, large: 112 }; // the height of a card below its image
 const GAP = 12;
 const SPLIT = 28; // between kept and dropped pairs
 const PAGE = 60;
@@ -26,7 +26,7 @@ export class Grid {
     this.every = false; // all rows of the view are selected, listed or not
     this.start = { place: 0, chosen: [] }; // of a range
     this.selected = () => {}; // is called when the selection changes
-    this.told = h("p", { class: "told", role: "status" });
+    this.told = h("p", { class: "told", role: "status" }, "Reading …");
     this.heads = h("div", { class: "sides", hidden: true });
     this.inside = h("div", { class: "inside", role: "presentation" });
     this.box = h("div", { role: "listbox", tabindex: 0, "aria-multiselectable": "true", "aria-label": "Pairs: j, k and arrows move, Enter opens, Space selects, t tags, g and b tag good and bad", keydown: (event) => this.key(event) }, this.inside);

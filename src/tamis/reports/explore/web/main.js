@@ -2,8 +2,8 @@
 
 import { h, fill, foreign, count, copy, say } from "./dom.js";
 import { ask, newest } from "./ask.js";
-import { now, change, listen, read, begin, active, comparable, isEmpty, isUntouched } from "./state.js";
-import { RecipePane, fitting, shapeOf, startOf } from "./recipe.js";
+import { now, change, listen, read, begin, active, comparable, isEmpty } from "./state.js";
+import { Chips, RecipePane, shapeOf, startOf } from "./recipe.js";
 import { ScoresPane, telling } from "./charts.js";
 import { Grid, Controls, gridQuestion } from "./grid.js";
 import { PairPanel } from "./pair.js";
@@ -32,7 +32,7 @@ function showKeys() {
 
 let facts;
 let found = null; // what the server said of the recipe
-let recipe, scores, grid, controls, panel, map, tags;
+let chips, recipe, scores, grid, controls, panel, map, tags;
 const parts = {}; // of the main pane
 
 const recipeOf = (name) => (name === "@" ? active() : facts.recipes.find((entry) => entry.name === name)?.recipe);
@@ -110,7 +110,6 @@ async function drawView() {
     else if (now().view === "map") await (map ??= new MapView(facts, compared, columns)).draw(parts.above);
     else if (now().view === "copies") await copies(parts.above);
     else if (now().view === "rejects") rejects(parts.above, facts, found);
-    else if (isUntouched()) await fitting(parts.above, facts);
     else fill(parts.above);
   } catch (error) {
     fill(parts.above, h("p", { class: "problem" }, error.message));
@@ -125,6 +124,7 @@ listen(async (state, before) => {
   const recipeChanged = changed("recipe", "off");
   if (recipeChanged && shapeOf(state) === shapeOf(before)) recipe.sync();
   else if (recipeChanged) recipe.draw();
+  if (recipeChanged) chips.mark();
   if (changed("charts", "heat")) await scores.draw();
   else if (recipeChanged && !sameColumns()) await scores.draw();
   else if (changed("ranges")) scores.update();
@@ -229,26 +229,28 @@ async function start() {
   read();
   folds();
   facts = await ask("facts");
-  const opened = facts.recipes.find((entry) => entry.from === "subset");
-  if (opened) begin(startOf(opened));
   const histograms = Object.create(null); // by names of columns: one may be called "constructor"
+  chips = new Chips(place("recipes"), facts);
   scores = new ScoresPane(place("scores"), facts, histograms);
-  recipe = new RecipePane(place("recipe"), facts, () => { drawView(); reload(); });
+  recipe = new RecipePane(place("recipe"), facts, () => { chips.draw(); drawView(); reload(); });
   recipe.histograms = histograms;
   grid = new Grid(question);
   controls = new Controls(facts);
   tags = new TagBar(facts, grid, tag, untag);
   panel = new PairPanel(place("pair"), facts, () => [["the recipe on the left", active()], ...facts.recipes.filter((entry) => entry.from === "subset" || now().compared.includes(entry.name)).map((entry) => [entry.name, entry.recipe])], tag, (by) => grid.move(by));
   head();
-  await scores.draw();
+  chips.draw();
+  chips.counted = chips.count();
+  const opened = facts.recipes.find((entry) => entry.from === "subset") ?? (location.hash ? null : await chips.strictest());
+  if (opened) begin(startOf(opened));
+  chips.mark();
   recipe.draw();
   makeMain();
   drawMain();
-  await choose();
+  await Promise.all([scores.draw(), choose(), grid.load()]);
   controls.draw(found);
   if (now().view === "rejects") drawView();
   if (found) tags.suggest(found);
-  await grid.load();
   if (now().pair !== null) {
     grid.find(now().pair); // the focus returns to its card
     panel.show(now().pair);
@@ -258,4 +260,7 @@ async function start() {
   if (facts.searchable) ask("warm").catch(() => {}); // the search reports what is wrong
 }
 
-start().catch((error) => fill(place("main"), h("p", { class: "problem", role: "alert" }, error.message)));
+start().catch((error) => {
+  for (const pane of ["recipe", "scores"]) fill(place(pane));
+  fill(place("main"), h("p", { class: "problem", role: "alert" }, error.message), h("button", { id: "again", type: "button", click: () => location.reload() }, "Try again"));
+});

@@ -26,27 +26,74 @@ export function shapeOf({ off, recipe }) {
   return JSON.stringify([off, recipe.saved, recipe.select.map((step) => (moved.includes(nameOf(step)) ? plain(step) : step))]);
 }
 
-/** The change of state that starts from a recipe: the pairs next to its cut are shown. */
-const starting = (entry) => ({ recipe: entry ? startOf(entry) : { name: "mine", select: [] }, off: [], reason: 0, sort: entry ? "cut" : "random", view: "grid" });
+/** The change of state that starts from a recipe: the pairs next to its cut are shown. From none: not the empty state, which opens with a recipe. */
+const starting = (entry) => ({ recipe: entry ? startOf(entry) : { name: "my-recipe", select: [] }, off: [], reason: 0, sort: entry ? "cut" : "random", view: "grid" });
 
-// Recipes that may take minutes on a large run: they are counted only when chosen.
+// Of runs with more rows, these are counted only when chosen: they may take minutes.
+const LARGE = 100_000;
 const SLOW = /clipcov|semdedup|image_based|density|\bd2\b/;
 
-/** The recipes that fit the run, each with the share that it keeps: shown while the recipe has no step. */
-export async function fitting(place, facts) {
-  const some = facts.recipes.filter((entry) => entry.start && !["no-filter", "random"].includes(entry.name));
-  const shares = some.map(() => h("span", { class: "number" }));
-  const list = h("ul", { class: "fits" }, some.map((entry, number) => h("li", null,
-    h("button", { type: "button", id: `fit-${number}`, title: entry.about, click: () => change(starting(entry)) },
-      h("b", null, foreign(entry.name)), shares[number], h("span", { class: "about" }, entry.about?.match(/^.*?\.(?=\s|$)/s)?.[0] ?? "A saved subset.")))));
-  fill(place, h("h3", null, some.length ? "Recipes that fit this run: choose one to see what it keeps and drops" : "No recipe fits this run yet"), list);
-  for (const [number, entry] of some.entries()) {
-    if (!list.isConnected) return;
-    if (SLOW.test(JSON.stringify(entry.recipe)) && facts.rows > 100_000) continue;
-    // Without `signals`: the server would warn of each model that is not the recipe's own.
-    entry.kept ??= (await ask("choose", { recipe: { ...entry.recipe, signals: undefined } }).catch(() => null))?.kept;
-    if (entry.kept === undefined) shares[number].closest("li").remove(); // it needs a file or a setting
-    else fill(shares[number], `keeps ${percent(entry.kept, facts.rows)}`, h("i", { style: { width: `${(100 * entry.kept) / facts.rows}%` } }));
+/** The recipes as a line of chips, each with the share that it keeps. A click starts from it. */
+export class Chips {
+  constructor(place, facts) {
+    Object.assign(this, { place, facts, shares: new Map() });
+  }
+
+  draw() {
+    this.shares.clear();
+    const chip = (id, name, entry, about) => h("li", null, h("button", { type: "button", id, class: "chip", title: about, click: () => change(starting(entry)) }, name, entry ? this.share(entry) : ""));
+    this.entries = this.facts.recipes.filter((entry) => entry.start && entry.kept !== null && !["no-filter", "random"].includes(entry.name));
+    fill(this.place, h("h2", null, "Recipes"), h("ul", { class: "chips" }, chip("start-none", "every pair", null, "No recipe: all pairs"),
+      this.entries.map((entry, number) => chip(`start-${number}`, foreign(entry.name), entry, entry.about ?? "A saved subset"))));
+    this.mark();
+  }
+
+  share(entry) {
+    const box = h("span", { class: "number" });
+    this.shares.set(entry, box);
+    this.show(entry);
+    return box;
+  }
+
+  show(entry) {
+    const box = this.shares.get(entry);
+    if (entry.kept === null) box.closest("li").remove(); // it needs a file or a setting
+    else if (entry.kept !== undefined) fill(box, percent(entry.kept, this.facts.rows), h("i", { style: { width: `${(100 * entry.kept) / this.facts.rows}%` } }));
+  }
+
+  /** Marks the recipe that the page shows unchanged. */
+  mark() {
+    const here = JSON.stringify(now().recipe.select);
+    const same = (entry) => (entry.start.saved === undefined ? JSON.stringify(entry.start.select) === here : entry.start.saved === now().recipe.saved);
+    for (const [entry, box] of this.shares) {
+      box.closest("button").setAttribute("aria-pressed", String(same(entry)));
+      if (same(entry)) box.closest("ul").scrollLeft = box.closest("li").offsetLeft - 60; // some of the chips before it stay in sight
+    }
+    this.place.querySelector("#start-none").setAttribute("aria-pressed", String(isEmpty()));
+  }
+
+  /** Counts what the recipes keep; the promise is of the fast ones. */
+  async count() {
+    const slow = (entry) => SLOW.test(JSON.stringify(entry.recipe));
+    for (const entry of this.entries.filter((each) => !slow(each))) await this.ask(entry);
+    if (this.facts.rows <= LARGE) this.entries.filter(slow).reduce((before, entry) => before.then(() => this.ask(entry)), Promise.resolve());
+  }
+
+  async ask(entry) {
+    if (entry.cut === undefined) {
+      // Without `signals`: the server would warn of each model that is not the recipe's own.
+      const found = await ask("choose", { recipe: { ...entry.recipe, signals: undefined } }).catch(() => null);
+      Object.assign(entry, { kept: found?.kept ?? null, cut: Math.max(0, ...(found?.cuts ?? []).map((cut) => cut.dropped)) });
+    }
+    if (this.shares.has(entry)) this.show(entry);
+  }
+
+  /** The recipe with the cut that drops most, if it keeps a tenth of the pairs: what the page opens with. */
+  async strictest() {
+    if (this.facts.rows > LARGE) return null;
+    await this.counted;
+    const some = this.entries.filter((entry) => entry.cut && entry.kept >= this.facts.rows / 10);
+    return some.reduce((best, entry) => (entry.cut > (best?.cut ?? 0) ? entry : best), null);
   }
 }
 
@@ -66,7 +113,8 @@ export class RecipePane {
     this.found = null;
     this.wrong = "";
     this.histograms = Object.create(null);
-    this.start = h("div", null);
+    this.yaml = h("pre", { tabindex: 0, "aria-label": "The recipe in YAML" });
+    this.folded = h("details", null, h("summary", null, "YAML"), this.yaml); // one element: it stays open
     this.adding = this.adder();
   }
 
@@ -80,7 +128,6 @@ export class RecipePane {
       if (on) live += 1;
       return this.card(step, place, on, on ? live : null);
     });
-    this.yaml = h("pre", { tabindex: 0, "aria-label": "The recipe in YAML" });
     this.total = h("p", { class: "total" });
     this.models = h("div");
     this.problem = h("p", { class: "problem", role: "alert", hidden: true });
@@ -91,17 +138,15 @@ export class RecipePane {
         // Not `disabled`: that would take the focus from it.
         (this.undo = h("button", { id: "undo", type: "button", title: "Undo the last change of the recipe", click: undo }, "Undo")),
       ),
-      this.start,
       this.total,
       this.models,
       this.problem,
       isSaved() ? h("p", { class: "quiet" }, "This is the saved subset. It was made from several subsets or runs, so it has no steps to change. If you add a step, it chooses from all pairs.") : null,
       h("ol", { class: "steps" }, cards),
       this.adding,
-      this.yaml,
+      this.folded,
       this.actions(),
     );
-    fill(this.start, this.starts());
     this.update(this.found, this.wrong);
     this.load().catch((error) => say(error.message, true));
   }
@@ -130,26 +175,6 @@ export class RecipePane {
     if (!lacking.length) return;
     Object.assign(this.histograms, await ask("histograms", { columns: lacking }));
     this.draw();
-  }
-
-  starts() {
-    const entries = this.facts.recipes;
-    const group = (label, from) => {
-      const some = entries.filter((entry) => entry.from === from && entry.start);
-      return some.length ? h("optgroup", { label }, some.map((entry) =>
-        h("option", { value: String(entries.indexOf(entry)) }, entry.name))) : null;
-    };
-    return h("label", { class: "field" }, "Start from ",
-      h("select", {
-        id: "start",
-        change: (event) => {
-          if (event.target.value) change(starting(entries[Number(event.target.value)]));
-        },
-      },
-      h("option", { value: "" }, "choose …"),
-      h("option", { value: "none" }, "every pair"),
-      group("subsets", "subset"),
-      group("recipes of Tamis", "shipped")));
   }
 
   card(step, place, on, live) {
@@ -295,7 +320,6 @@ export class RecipePane {
       else entries[known] = entry;
       if (again === document.activeElement) document.getElementById("save").focus();
       again.hidden = true;
-      fill(this.start, this.starts());
       this.stored();
     };
     const again = h("button", { id: "replace", type: "button", hidden: true, click: () => save(true) }, "Replace it");
@@ -333,7 +357,7 @@ export class RecipePane {
     this.problem.hidden = !problem;
     this.problem.textContent = problem;
     if (!found) return;
-    fill(this.total, isEmpty() ? "No step yet, so every pair is kept. Choose a recipe, add a step, or drag over a histogram."
+    fill(this.total, isEmpty() ? "No step yet, so every pair is kept. Start from a recipe above, add a step, or drag over a histogram."
       : [h("strong", null, percent(found.kept, found.rows)), " kept", found.times === found.kept ? "" : `, ${count(found.times)} pairs with repeats`]);
     this.total.classList.toggle("quiet", isEmpty());
     fill(this.models, found.models.map((sentence) => h("p", { class: "quiet" }, `${sentence}.`)));

@@ -15,7 +15,7 @@ export const EMPTY = Object.freeze({
   sort: "random",
   column: "",
   descending: true,
-  size: "medium", // of the grid's images
+  size: "small", // of the grid's images
   region: [],
   compared: [],
   charts: null,
@@ -130,9 +130,6 @@ export const isSaved = (from = state) => from.recipe.saved !== undefined && !fro
 
 /** Whether the recipe has no step, so that it keeps every pair. */
 export const isEmpty = () => state.recipe.saved === undefined && !state.recipe.select.length;
-
-/** Whether all pairs are kept and listed: nothing was asked yet. */
-export const isUntouched = () => isEmpty() && ["near", "lasso", "caption", "ranges", "words", "tags"].every((key) => JSON.stringify(state[key]) === JSON.stringify(EMPTY[key]));
 
 /** The recipe without the steps that are switched off, as sent to the server. */
 export function active(from = state) {
