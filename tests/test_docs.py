@@ -69,7 +69,9 @@ def test_the_commands_of_a_page_run_in_order(
     assert all(Path(name).is_file() for name in wrote)
 
 
-@pytest.mark.parametrize(("page", "wrote"), [("README.md", "subset.npy"), ("docs/notebook.md", "both.parquet")])
+@pytest.mark.parametrize(
+    ("page", "wrote"), [("README.md", "subset.npy"), ("docs/notebook.md", "runs/mine/subsets/short & large.parquet")]
+)
 def test_the_python_of_a_page_runs(place: Path, page: str, wrote: str) -> None:
     good(python("\n".join(blocks(ROOT / page, "python"))))
     assert (place / wrote).is_file()

@@ -1,14 +1,17 @@
 """score, select, export, cluster and report: what a transcript does not show."""
 
+import dataclasses
 import json
 import re
 from pathlib import Path
 
 import numpy as np
+import pytest
 from command_line import Tamis
 from factories import write_pool, write_run
 
 import tamis as package
+from tamis.core.errors import RunError
 
 
 def test_pairs_and_paths_with_brackets_are_printed_as_they_are(tamis: Tamis, tmp_path: Path) -> None:
@@ -63,3 +66,30 @@ def test_settings_reach_signals_by_the_same_path_with_and_without_a_recipe(tamis
     assert "2 entries are called 'image_size': use a number" in tamis(*given, *setting).err
     tamis.ok(*given, "--set", "signals.2.image_size.of=stored")
     assert "no entry is called 'language'" in tamis(*given, "--set", "signals.language.model=lid176").err
+
+
+def test_a_subset_goes_into_the_run_and_is_found_by_its_name(tamis: Tamis, scored: Path) -> None:
+    for _ in range(2):  # the same command replaces its own
+        done = tamis.ok("select", "run", "-r", "random")
+        assert "wrote run/subsets/random.parquet\nsee its pairs: tamis explore run random\n" in done.err
+        assert "tamis export run random random.npy" in done.err
+    tenth = ("select", "run", "-r", "random", "--set", "select.random_fraction.fraction=0.1")
+    assert "run has another subset called 'random': keep both with --set name=NEW" in tamis.refused(*tenth)
+    tamis.ok(*tenth, "--set", "name=tenth")
+    tamis.ok("export", "run", "random", "random.npy")
+    tamis.ok(*tenth, "--overwrite")
+    assert [np.load("random.npy").size, len(package.Subset.load("random", package.open_run("run")))] == [11, 2]
+    tamis.ok("audit", "run", "tenth", "--by", "words")
+    tamis.ok("report", "run", "random", "tenth", "-o", "page.html")
+    assert "`tamis select run --recipe basic`" in tamis.refused("export", "run", "basic", "basic.npy")
+    Path("run/subsets/random.parquet").write_bytes(b"PAR1 is all that is left")
+    assert "was not written by tamis as a subset file" in tamis.refused("select", "run", "-r", "random")
+
+
+def test_a_subset_that_other_scores_chose_is_kept(tmp_path: Path) -> None:
+    recipe = {"name": "best", "select": [{"top_n": {"score": "a", "n": 1}}]}
+    write_run(tmp_path / "run", {"a": [1.0, 2.0]}, shards=1)
+    first = package.select(tmp_path / "run", recipe)
+    assert first.save() == first.save() == tmp_path / "run" / "subsets" / "best.parquet"
+    with pytest.raises(RunError, match="another subset called 'best'"):
+        dataclasses.replace(first, used=[{"column": "another"}]).save()

@@ -2,11 +2,13 @@
 
 import os
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 from command_line import Tamis, everything
 
+import tamis as package
 from tamis.runs.claims import lock_run
 
 
@@ -108,3 +110,25 @@ def test_a_wrong_option_is_explained_in_words(tamis: Tamis, scored: Path, comman
     done = tamis(*command.split())
     assert done.code == 2
     assert done.err.startswith(message) or message in done.err.splitlines()[0], done.err
+
+
+def test_the_command_that_stores_embeddings_is_whole(tamis: Tamis, scored: Path, clip_model: str) -> None:
+    line = tamis.refused("map", "run").splitlines()[1]
+    start = package.open_run("run").score_command()
+    setting = "signals.clip.model=openai/clip-vit-base-patch32"
+    assert line == f"{start} --signals clip --set {setting} --keep embeddings"
+    model = f"signals.clip.model={clip_model}"
+    tamis.ok("score", "pool", "--run", "run", "--signals", "clip", "--set", model, "-q")
+    line = tamis.refused("map", "run").splitlines()[1]
+    assert f"--set {model} --keep embeddings" in line
+    tamis.ok(*shlex.split(line)[1:], "-q")
+    tamis.ok("map", "run", "--sample", "10")
+
+
+def test_a_pool_in_place_of_its_run_names_the_run(tamis: Tamis, scored: Path) -> None:
+    (scored.parent / "runs").mkdir()
+    scored.rename("runs/pool")
+    assert "pool is not a run folder: it holds no run.json (did you mean runs/pool?)" in tamis.refused(
+        "explore", "pool"
+    )
+    tamis.ok("select", "runs/pool", "--recipe", "random")

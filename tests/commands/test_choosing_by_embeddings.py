@@ -148,7 +148,7 @@ def test_the_report_shows_what_the_steps_found(scored: Run, tmp_path: Path) -> N
 def test_missing_embeddings_are_reported_before_any_work(scored: Run, tmp_path: Path, clip_model: str) -> None:
     bare = tmp_path / "bare"
     tamis.score(write_pool(tmp_path / "pool", shards=1, rows=2), run=bare, signals=["image_size"], quiet=True)
-    with pytest.raises(RunError, match=r"unknown stored embedding 'image_embedding'.*--keep embeddings"):
+    with pytest.raises(RunError, match=r"(?s)unknown stored embedding 'image_embedding'.*--keep embeddings"):
         tamis.select(bare, {"select": [{"semdedup": {"epsilon": 0.1}}]})
     with pytest.raises(RunError, match="--keep embeddings"):
         tamis.cluster(bare)

@@ -122,7 +122,7 @@ def test_the_command_takes_a_subset_by_its_name(pool: Path, run: Run) -> None:
     arguments = ["score", pool, "--run", run.path, "--signals", "image_size", "--within"]
     assert command(*arguments, "two", "-q").returncode == 0
     assert np.flatnonzero(~np.isnan(Run(run.path)["shorter_side"])).tolist() == [1, 2]
-    assert "there is no subset twö" in command(*arguments, "twö", "-q").stderr
+    assert "has no subset 'twö'" in command(*arguments, "twö", "-q").stderr
     assert "0 shards to do" in command(*arguments, "two", "--dry-run").stdout.splitlines()[-1]
 
 

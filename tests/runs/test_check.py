@@ -77,9 +77,7 @@ def test_the_files_next_to_the_parts_are_looked_at(run: Path) -> None:
     found = tamis.check(run)
     assert sorted(kinds(found)) == sorted((kind, name) for name, (kind, _) in harmed.items())
     delete(found)
-    assert f"--out {run / 'subsets/mine.parquet'}" in next(
-        each.what for each in found.findings if "subsets" in each.path
-    )
+    assert f"tamis select {run} --recipe mine" in next(each.what for each in found.findings if "subsets" in each.path)
     yours = {name for name, (kind, _) in harmed.items() if kind == "yours"}
     assert {name for name in harmed if (run / name).exists()} == yours
     assert {name for _, name in kinds(tamis.check(run))} == yours

@@ -76,7 +76,7 @@ def explore(
 
     Only this machine can open the page, with the address that the command prints. Ctrl-C stops it.
 
-    Example: tamis explore runs/mine basic.parquet
+    Example: tamis explore runs/mine basic
     """
     from tamis.commands.explore import explore
 

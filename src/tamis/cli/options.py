@@ -34,10 +34,8 @@ def completion(what: str) -> Callable[[str], list[str]]:
 
 #: str, not Path: Path collapses "//" in URLs.
 RunPath = Annotated[str, Argument(metavar="RUN", help="The run folder, or its fsspec URL.")]
-OneSubset = Annotated[Path, Argument(metavar="SUBSET", help="A subset file, or the name of one in the run folder.")]
-Subsets = Annotated[
-    list[Path] | None, Argument(metavar="[SUBSET]...", help="Subset files, or names of subsets in the run folder.")
-]
+OneSubset = Annotated[Path, Argument(metavar="SUBSET", help="The name of a subset of the run, or a file.")]
+Subsets = Annotated[list[Path] | None, Argument(metavar="[SUBSET]...", help="Names of subsets of the run, or files.")]
 
 ONE_RECIPE = Option(
     "--recipe", "-r", help="A shipped recipe's name, or a .yaml file.", autocompletion=completion("recipes")

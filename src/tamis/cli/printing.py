@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import json
 import logging
 import os
+import shlex
 import shutil
 import sys
 import textwrap
@@ -27,6 +29,33 @@ _NARROWEST = 10  # characters of a table's column that is wrapped
 _FILLER = "\0"  # no text has it: controls are escaped
 
 
+#: What to write, and the commands of other tools and the options that are typed for it.
+_COMMANDS = {
+    "select RUN --recipe NAME": ("filter", "choose", "subset", "curate"),
+    "select RUN --recipe distinct": ("dedup", "dedupe", "deduplicate", "duplicates"),
+    "explore RUN": ("view", "show", "open", "browse", "ui", "app", "serve"),
+    "look POOL": ("inspect", "scan", "stats", "info", "describe", "preview", "init"),
+    "list {}": ("signals", "recipes", "models", "steps", "exports"),
+    "--{}": ("help", "version"),
+}
+_OPTIONS = {
+    "--set signals.clip.model=NAME": ("--model",),
+    "--set signals.sieve.captioner=NAME": ("--captioner",),
+    "--set select.top_fraction.fraction=0.2": ("--fraction", "--share", "--top"),
+    "--set select.at_least.value=0.3": ("--threshold", "--min"),
+    "--set name=NAME": ("--name",),
+    "--device cuda": ("--gpu", "--cuda"),
+    "--overwrite": ("--force",),
+    "tamis look POOL --pairs 100, or name fewer shards": ("--limit", "--max-samples", "--num-samples"),
+    "nothing; the same command continues": ("--resume", "--continue", "--restart"),
+    "it before the command: tamis --verbose": ("--verbose",),
+}
+
+
+def _meant(typed: str, words: Mapping[str, tuple[str, ...]]) -> str:
+    return next((right.format(typed) for right, wrong in words.items() if typed in wrong), "")
+
+
 def say(text: str) -> None:
     """Prints a message to standard error; results go to standard output."""
     print(escape_controls(text), file=sys.stderr)
@@ -39,8 +68,14 @@ def usage(error: Any) -> str:
     param = getattr(error, "param", None)
     name = (getattr(param, "metavar", None) if param.param_type_name == "argument" else param.opts[0]) if param else ""
     message = error.format_message().rstrip(".")
+    takes = context.command.params if context else []
     if message.startswith("Missing"):
-        message = f"{name} is missing"
+        needed = [one.metavar for one in takes if one.param_type_name == "argument" and one.required]
+        message = f"{name} is missing" + f" ({' '.join(needed)}, in this order)" * (len(needed) > 1)
+    elif message.startswith("No such command") and (meant := _meant(message.split("'")[1], _COMMANDS)):
+        message = f"there is no command {message.split(chr(39))[1]}: write tamis {meant}"
+    elif message.startswith("Got unexpected extra"):
+        message = f"one word too many: {message.rpartition('(')[2].rstrip(')')}; a recipe is named with --recipe"
     elif error.__cause__ is not None:  # pydantic's
         first = error.__cause__.errors()[0]
         limits = first.get("ctx", {})
@@ -48,8 +83,11 @@ def usage(error: Any) -> str:
         if limits:
             wanted += f" of {limits['ge']} or more" if "ge" in limits else f" of at most {limits.get('le')}"
         message = f"{name}: expected {wanted}, got {first['input']}"
-    elif near := getattr(error, "possibilities", None):
-        message = f"there is no option {error.option_name} (did you mean {near[0]}?)"
+    elif option := getattr(error, "option_name", None):
+        known, meant = {word for one in takes for word in one.opts}, _meant(option, _OPTIONS)
+        near = [] if meant else difflib.get_close_matches(option[2:], [word[2:] for word in known], 1)
+        meant = f": write {meant}" if meant.split()[:1] else f" (did you mean --{near[0]}?)" if near else ""
+        message = f"there is no option {option}{meant}"
     return f"{command}: {message}\nHelp: {command} --help"
 
 
@@ -144,6 +182,12 @@ def print_funnel(subset: Subset) -> None:
     print_table(rows)
     for sentence in models_in_words(subset.used):
         print(sentence)
+
+
+def offer(subset: Subset) -> None:
+    """Prints the commands that show and export a subset that is in its run's folder."""
+    ready = f"{shlex.quote(str(subset.run.path))} {shlex.quote(subset.name)}"
+    say(f"see its pairs: tamis explore {ready}\nexport them:   tamis export {ready} {shlex.quote(subset.name)}.npy")
 
 
 def print_statuses(statuses: Iterator[dict[str, Any]]) -> None:

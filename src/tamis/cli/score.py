@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from tamis.cli import options
-from tamis.cli.printing import exit_if, join_counts, print_funnel, print_json, print_statuses, say, stopping_at
+from tamis.cli.printing import exit_if, join_counts, offer, print_funnel, print_json, print_statuses, say, stopping_at
 from tamis.core.errors import StopError, check_fraction, escape_controls, plural
 
 if TYPE_CHECKING:
@@ -151,8 +151,7 @@ def run_recipe(
         on_result=bound(_say_result, compute, quiet), **compute,
     )  # fmt: skip
     if done.subset and not done.exports:
-        ready = f"{shlex.quote(str(done.run.path))} {shlex.quote(done.subset.name)}"
-        say(f"see its pairs: tamis explore {ready}\nexport them:   tamis export {ready} {done.subset.name}.npy")
+        offer(done.subset)
     exit_if(done.run.failures)
 
 

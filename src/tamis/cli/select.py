@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from pathlib import Path
 from typing import Annotated
 
 from typer import Argument, Option
 
 from tamis.cli import options
-from tamis.cli.printing import partly, print_funnel, print_json, print_table, say
+from tamis.cli.printing import offer, partly, print_funnel, print_json, print_table, say
 from tamis.core.errors import RecipeError, StopError
 
 #: Format of an export without `--to`, by the ending of its path.
@@ -28,7 +30,9 @@ _MOST_GROUPS = 40
 def select(
     run: options.RunPath,
     recipe: Annotated[str, options.ONE_RECIPE],
-    out: Annotated[Path, Option("--out", "-o", help="The subset file to write.")],
+    out: Annotated[
+        Path | None, Option("--out", "-o", help="Write this file. Default: into the run, by the recipe's name.")
+    ] = None,
     settings: options.RecipeSettings = None,
     any_model: Annotated[
         bool, Option("--any-model", help="Choose by the run's scores where the recipe names another model.")
@@ -41,19 +45,20 @@ def select(
 ) -> None:
     """Choose rows of a run by a recipe. No model runs.
 
-    Example: tamis select runs/mine --recipe basic --out basic.parquet
+    Example: tamis select runs/mine --recipe basic
     """
     import tamis
     from tamis.runs.subset import check_place
 
-    check_place(options.in_a_folder(out).expanduser(), overwrite=overwrite)
+    if out is not None:
+        check_place(options.in_a_folder(out).expanduser(), overwrite=overwrite)
     who = None
     if (engine, address) != ("local", None):
         from tamis.engines.named import engine_named
 
         who = engine_named(engine, address=address)
     subset = tamis.select(run, recipe, settings=settings or [], any_model=any_model, partial=partial, engine=who)
-    subset.save(out, overwrite=overwrite)
+    written = subset.save(out, overwrite=overwrite)
     if as_json:
         lacks = {"partial": subset.partial} if subset.partial else {}
         counts = {"kept": subset.kept} if subset.times is None else {"kept": subset.kept, "times": len(subset)}
@@ -61,7 +66,9 @@ def select(
         print_json({**about, **counts, "funnel": list(subset.funnel), "used": list(subset.used)})
     else:
         print_funnel(subset)
-    say(f"wrote {out}")
+    say(f"wrote {written}")
+    if out is None:
+        offer(subset)
 
 
 def derive(
@@ -136,7 +143,7 @@ def export(
 ) -> None:
     """Write a subset for a trainer, or the pairs that it drops.
 
-    Example: tamis export runs/mine basic.parquet subset.npy
+    Example: tamis export runs/mine basic subset.npy
     """
     import tamis
     from tamis.runs import open_run
@@ -144,6 +151,10 @@ def export(
 
     to = to or _BY_ENDING.get(out.suffix.lower())
     if to is None:
+        if ".tar" in out.name:
+            folder = out.parent / re.split(r"[.{]", out.name)[0]
+            command = shlex.join(["tamis", "export", run, str(subset), str(folder), "--to", "webdataset"])
+            raise StopError(f"the format webdataset writes tars, into a folder: {command}")
         raise StopError(f"no format has the ending {out.suffix!r}: name one with --to, such as --to npy")
     format_settings = options.parse_assignments(settings) | ({"croissant": True} if croissant else {})
     options.in_a_folder(out)
@@ -165,7 +176,7 @@ def audit(
 ) -> None:
     """Show how often a subset keeps each group of pairs (language, domain, class), and which groups shrink.
 
-    Example: tamis audit runs/mine basic.parquet --by top_language
+    Example: tamis audit runs/mine basic --by top_language
     """
     from dataclasses import asdict
 
@@ -236,7 +247,7 @@ def report(
 ) -> None:
     """Write one self-contained HTML page about a run and its subsets.
 
-    Example: tamis report runs/mine basic.parquet clip-30.parquet --out report.html
+    Example: tamis report runs/mine basic clip-30 --out report.html
     """
     import tamis
 

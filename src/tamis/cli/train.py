@@ -34,7 +34,7 @@ HowAndHowOften = Annotated[
     dict[str, Any], Fields(_HOW, "pieces checkpointing threads:decode_threads save_every report_every keep_epochs")
 ]
 CleanRun = Annotated[str, Argument(metavar="CLEAN_RUN", help="The clean set: its run folder, or a pool without a run.")]
-CleanSubset = Annotated[Path | None, Option("--subset", metavar="FILE", help="A subset of the clean set.")]
+CleanSubset = Annotated[Path | None, Option("--subset", metavar="SUBSET", help="A subset of the clean set.")]
 _OF_CC3M = 32  # epochs of T-MARS's clean set
 CleanEpochs = Annotated[int, Option("--epochs", min=1, help="Epochs of the clean pairs.")]
 Text = Annotated[str | None, Option(help="The column of captions.")]
@@ -46,7 +46,7 @@ def clip(
     training: Annotated[dict[str, Any], Fields(_CLIP, _EVERY_SETTING, optional=True)],
     how: HowAndHowOften,
     compute: TrainingCompute,
-    subset: Annotated[Path | None, Option(metavar="FILE", help="A subset of the run.")] = None,
+    subset: Annotated[Path | None, Option(metavar="SUBSET", help="A subset of the run.")] = None,
     scale: options.Scale = "lab",
     tokenizer: Annotated[str | None, Option(help="Checkpoint with the tokenizer; by default one is learned.")] = None,
     epochs: Annotated[float | None, Option(help="Epochs of the pairs, instead of --samples.")] = None,
@@ -61,7 +61,7 @@ def clip(
 
     On several GPUs put `torchrun --nproc-per-node 8 -m` in front; all processes share the run folder.
 
-    Example: tamis train clip runs/lab --subset best.parquet --scale lab --out my-clip
+    Example: tamis train clip runs/lab --subset best --scale lab --out my-clip
     """
     from tamis.models.device import device_for
     from tamis.runs import open_run
@@ -102,7 +102,7 @@ def captioner(
     training: Annotated[dict[str, Any], Fields("tamis.train.scales:Training", _CAPTIONER, optional=True)],
     how: HowAndHowOften,
     compute: TrainingCompute,
-    subset: Annotated[Path | None, Option(metavar="FILE", help="A subset of the run.")] = None,
+    subset: Annotated[Path | None, Option(metavar="SUBSET", help="A subset of the run.")] = None,
     scale: options.Captioner = "icc",
     epochs: Annotated[float | None, Option(help="Epochs of the pairs, instead of --samples.")] = None,
     partial: options.Partial = False,
@@ -273,7 +273,7 @@ def mix(
     pool: Annotated[str, Option(metavar="RUN", help="Run of the pool to choose from.")],
     columns: Annotated[str, Option(help="Columns of numbers or embeddings, separated by commas.")],
     out: Annotated[Path, Option("--out", "-o", metavar="FILE", help="Weights file to write, YAML.")],
-    subset: Annotated[Path | None, Option(metavar="FILE", help="A subset of the target run.")] = None,
+    subset: Annotated[Path | None, Option(metavar="SUBSET", help="A subset of the target run.")] = None,
     rows: Annotated[int, Option(min=100, help="Maximum number of pairs per side, drawn by uid.")] = 50_000,
     seed: Annotated[int, Option(help="Another seed draws other pairs.")] = 0,
     partial: options.Partial = False,

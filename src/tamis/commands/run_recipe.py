@@ -155,7 +155,7 @@ def run_recipe(
     exports = []
     if chosen.selects:
         subset = select(run, chosen, partial=partial)
-        subset.save(run.path / "subsets" / f"{chosen.name}.parquet")
+        subset.save(overwrite=True)
         report_result(subset)
         for exporter, out in chosen.exports:
             again = overwrite or are_outputs(run.path, [out])

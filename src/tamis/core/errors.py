@@ -193,9 +193,14 @@ def read_text(path: str | os.PathLike[str], errors: str = "strict") -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Returns " (did you mean 'x'?)" for the most similar known name, or "" if none is similar."""
-    names = {one.lower(): one for one in reversed(list(known))}
-    found = difflib.get_close_matches(name[:200].lower(), names, n=1, cutoff=0.6)
+    """Returns " (did you mean 'x'?)" for a known name that begins so, else the most similar; "" if none is similar.
+
+    Of names that begin so, those come first whose next character is no letter ("clip": clip-30, then clipcov).
+    """
+    word, names = name[:200].lower(), {one.lower(): one for one in reversed(list(known))}
+    longer = [one for one in names if len(word) > 2 and one.startswith(word)]
+    found = sorted(longer, key=lambda one: (one[len(word) : len(word) + 1].isalpha(), len(one), one))
+    found = found or difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     return f" (did you mean {names[found[0]]!r}?)" if found else ""
 
 

@@ -19,7 +19,7 @@ from typing import Any, cast
 import xxhash
 
 from tamis.core.errors import PoolError, plural, unknown_message
-from tamis.core.files.find import absolute, expand_braces, find, is_lance, is_pool_file, is_remote, read_head
+from tamis.core.files.find import absolute, expand_braces, find, hub_hint, is_lance, is_pool_file, is_remote, read_head
 from tamis.core.types import RESERVED
 from tamis.pools.rows import TABLES, column_kinds
 from tamis.pools.source import EXIF, ROWS_SUFFIX, Pool, PoolSpec, Shard
@@ -61,6 +61,9 @@ def open_pool(pool: PoolSpec | str | os.PathLike[str], names: Mapping[str, str] 
     spec = pool if isinstance(pool, PoolSpec) else PoolSpec(path=os.fspath(pool))
     if not spec.paths or not all(spec.paths):  # "" would be the current folder
         raise PoolError("the pool has no path")
+    for path in filter(is_remote, spec.paths):
+        if hint := hub_hint(path):
+            raise PoolError(f"{path} is a web page: {hint}")
     far = {path for path in spec.paths if is_remote(path)}
     if len({absolute(path) for path in far}) < len(far):
         raise PoolError("two of the pool's URLs are the same apart from user, password or query")

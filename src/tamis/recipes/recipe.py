@@ -137,11 +137,33 @@ def load(recipe: RecipeLike, settings: Sequence[str] = (), *, signals: Sequence[
         data["signals"] = [*already, *(signal for signal in dict.fromkeys(signals) if signal not in there)]
     made = [assignment(setting) for setting in settings]
     for (path, value), setting in zip(made, settings, strict=True):
+        if path.split(".")[0] not in KEYS and (full := _full_path(path, data)):
+            raise RecipeError(f"--set {brief(setting)}: write --set {full}={setting.partition('=')[2]}")
         data = put(data, path.split(".", _DEEPEST), value, setting)
     # A model that someone types is meant, even where the recipe takes any.
     typed = () if "any_model" in dict(made) else (value for path, value in made if path.startswith("signals."))
     above = () if isinstance(recipe, Mapping) else (_identity(os.fspath(recipe)),)
     return _parse(data, name, above, _words(list(typed)))
+
+
+def _full_path(path: str, data: Mapping[str, Any]) -> str:
+    """Returns the path that a setting without its first words has: of a signal, step or export, or in one; "" for none.
+
+    "clip.model" and "model" are "signals.clip.model", "fraction" is "select.top_fraction.fraction".
+    """
+    from tamis.exports import EXPORTERS
+    from tamis.recipes.steps import SELECTORS
+
+    head = path.split(".")[0]
+    for key, registers in {"signals": (SIGNALS, DERIVED), "select": (SELECTORS,), "export": (EXPORTERS,)}.items():
+        if any(head in register for register in registers):
+            return f"{key}.{path}"
+        for entry in data[key] if isinstance(data.get(key), list) else ():
+            name = next(iter(entry), "") if isinstance(entry, Mapping) else str(entry)
+            cls = next((register[name] for register in registers if name in register), None)
+            if cls is not None and head in {setting.name for setting in dataclasses.fields(cls)}:
+                return f"{key}.{name}.{path}"
+    return ""
 
 
 def usual(signal: str, setting: str) -> dict[str, list[str]]:
@@ -301,7 +323,9 @@ def put(data: Any, path: Sequence[str], value: Any, setting: str) -> Any:
         return copy
     places = [n for n, entry in enumerate(data) if entry == head or (isinstance(entry, dict) and head in entry)]
     if len(places) != 1:
-        what = f"{len(places)} entries are called {head!r}: use a number" if places else f"no entry is called {head!r}"
+        names = ", ".join(str(name) for entry in data for name in (entry if isinstance(entry, dict) else [entry]))
+        what = f"no entry is called {head!r}; entries: {names or 'none'}"
+        what = f"{len(places)} entries are called {head!r}: use a number" if places else what
         raise RecipeError(f"--set {brief(setting)}: {what}")
     entry = data[places[0]]
     copy[places[0]] = put(entry if isinstance(entry, dict) else {entry: {}}, path, value, setting)

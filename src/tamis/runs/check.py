@@ -276,7 +276,7 @@ def _records(work: _Check) -> None:
         work.read(file, lambda path: list(read_lines(path)), kind="yours")
     work.read(run / "recipe.yaml", _read_recipe, kind="yours")
     for file in sorted((run / "subsets").glob("[!.]*.parquet")):
-        command = shlex.join(["tamis", "select", str(run), "--recipe", file.stem, "--out", str(file)])
+        command = shlex.join(["tamis", "select", str(run), "--recipe", file.stem])
         try:
             list(SubsetFile(file).rows())
         except RunError as error:

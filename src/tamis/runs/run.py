@@ -120,7 +120,10 @@ class Run:
         facts = facts or read_manifest(self.path)
         if facts is None:
             what = "it holds no run.json" if self.path.exists() else "it does not exist"
-            raise RunError(f"{self.path} is not a run folder: {what}; make one with `tamis score POOL --run RUN`")
+            there = Path("runs", self.path.name)
+            near = f" (did you mean {there}?)" if (there / "run.json").is_file() else ""
+            make = "make one with `tamis score POOL --run RUN`"
+            raise RunError(f"{self.path} is not a run folder: {what}{near}; {make}")
         self.facts: Mapping[str, Any] = facts
         if pool is not None and list(pool.spec.paths) == pool_paths(facts):  # else it is one of several
             self.pool = pool
@@ -251,6 +254,12 @@ class Run:
         """Returns the start of a command to score the pool with the same settings: `tamis score POOL --run RUN`."""
         words = ["tamis", "score", *(pool_paths(self.facts) or ["POOL"]), "--run", str(self.path)]
         return shlex.join([*words, *pool_options(self.facts["pool"])])
+
+    def embed_command(self) -> str:
+        """Returns the command that stores embeddings: of the CLIP that scored the run, or else of a common one."""
+        scored = [group.facts["settings"]["model"] for group in self.scores.values() if group.facts["name"] == "clip"]
+        setting = f"signals.clip.model={scored[0] if scored else 'openai/clip-vit-base-patch32'}"
+        return f"{self.score_command()} --signals clip --set {shlex.quote(setting)} --keep embeddings"
 
     # ---- the index ----
 
@@ -412,10 +421,8 @@ class Run:
         if name == "tagged":
             raise RunError(f"no pair of {self.path} has a tag: give tags with `tamis explore`")
         if name.endswith("_embedding"):
-            raise RunError(
-                f"{unknown_message('stored embedding', name, self.vectors)} in {self.path}; store them with "
-                "`tamis score ... --keep embeddings`, or 'keep: [embeddings]' in the recipe"
-            )
+            unknown = unknown_message("stored embedding", name, self.vectors)
+            raise RunError(f"{unknown} in {self.path}. To store those of a CLIP:\n{self.embed_command()}")
         stored = [stem for stem in self.vectors if "-" not in stem]
         known = [*self.score_names(), *self.facts["pool"]["fields"], *stored]
         unknown = f"{unknown_message('score column', name, known)} in {self.path}"

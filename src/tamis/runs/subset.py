@@ -12,8 +12,10 @@ import functools
 import json
 import math
 import os
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -28,7 +30,7 @@ from tamis.core.arrays import Captions, Mask, Rows, Times, as_arrow
 from tamis.core.errors import DamageError, RunError, nearest
 from tamis.core.files.checked import CheckedParquet, footer_entry, parquet_writer, with_hash
 from tamis.core.files.storage import local_copy, output_path
-from tamis.core.files.targets import check_ending, check_target
+from tamis.core.files.targets import REPLACE, check_ending, check_target
 from tamis.core.html import html_table
 from tamis.core.ids import SUBSET_DTYPE
 from tamis.runs.reasons import NO_REASONS, Codes, Cut, DropReason, Verdict, blocks, rows_kept, widen
@@ -182,15 +184,25 @@ class Subset:
             if rows.size:
                 yield shard, rows
 
-    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+    def save(self, path: str | os.PathLike[str] | None = None, *, overwrite: bool = False) -> Path:
         """Writes the kept rows (shard, row in the shard) as Parquet, and everything else in the footer.
 
         Args:
-            path: a new file, or one in the folder `subsets` of a run.
+            path: a new file, or one in the folder `subsets` of a run. None: `subsets/NAME.parquet` in the subset's run,
+                where commands find it by its name. There it replaces what the same steps chose by the same scores.
+            overwrite: replace another subset file.
+
+        Returns:
+            The file.
 
         Raises:
             RunError: the folder is not writable, the file exists, or its ending belongs to another format.
         """
+        if path is None:
+            path = self.run.path / "subsets" / f"{self.name}.parquet"
+            if not overwrite and self._differs_from(path):
+                more = f"keep both with --set name=NEW (in Python the recipe's `name`), or {REPLACE}"
+                raise RunError(f"{self.run.path} has another subset called {self.name!r}: {more}")
         path = output_path(path)
         check_place(path, overwrite=overwrite, read=self.run.pool_files)
         codes, ranges = self.verdict.dropped_by, self.run.row_ranges
@@ -216,6 +228,17 @@ class Subset:
                 lengths = [sink.write(codec.compress(codes[span].tobytes(), asbytes=True)) for span in ranges.values()]
                 where = {"type": codes.dtype.str, "begin": begin, "lengths": lengths}
                 writer.add_key_value_metadata({_CODES: json.dumps(where)})
+        return path
+
+    def _differs_from(self, path: Path) -> bool:
+        """Whether a file has a subset that other steps, or other scores, chose."""
+        if not is_subset(path):
+            return False
+        with suppress(RunError):  # a damaged file may be replaced
+            facts = SubsetFile(path).facts
+            ours = json.loads(json.dumps([self.recipe.get("select"), list(self.used)]))
+            return bool(ours != [facts["recipe"].get("select"), facts.get("used")])
+        return False
 
     def _facts(self) -> dict[str, Any]:
         """Returns the facts for the file's footer."""
@@ -252,7 +275,8 @@ class Subset:
         path = kept if kept.is_file() and not path.is_file() else path  # an export may be a folder of that name
         if not path.exists():
             near = nearest(str(path), [file.stem for file in kept.parent.glob("*.parquet")])
-            raise RunError(f"there is no subset {path}{near}; make one with `tamis select RUN --recipe R --out FILE`")
+            make = f"tamis select {shlex.quote(str(run.path))} --recipe {'RECIPE' if near else shlex.quote(path.stem)}"
+            raise RunError(f"{run.path} has no subset {str(path)!r}{near}; make it with `{make}`")
         file = SubsetFile(path)
         facts = file.facts
         known = _shard_facts(run)

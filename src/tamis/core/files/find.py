@@ -21,6 +21,9 @@ _BRACE = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _MAGIC = "*?["
 
+_HUB_PAGE = re.compile(r"https?://(?:huggingface\.co|hf\.co)/datasets/([\w.-]+/[\w.-]+)(?!.*/resolve/)")
+_HUB_NAME = re.compile(r"(\w[\w.-]*/[\w.-]+)(?<!\.tar)(?<!\.parquet)")
+
 _MOST = 3_000_000  # files that a path with braces may expand to
 _ASKED_AT_ONCE = 16  # requests to a store
 
@@ -45,6 +48,16 @@ def absolute(path: str) -> str:
     """Returns a local path as an absolute path, and a URL without its secrets, which are kept in memory."""
     path = path.removeprefix("file://")
     return keep_secrets(path, expand_braces) if is_remote(path) else os.path.abspath(os.path.expanduser(path))
+
+
+def hub_hint(path: str) -> str:
+    """Returns how to get a dataset of the Hub whose page, or whose ORG/NAME, was named as a pool; "" for others."""
+    local = "" if is_remote(path) or os.path.isdir(os.path.dirname(path)) else os.path.relpath(path)
+    match = _HUB_PAGE.match(path) or _HUB_NAME.fullmatch(local)
+    if match is None:
+        return ""
+    download = f"hf download {match[1]} --repo-type dataset --local-dir {match[1].rpartition('/')[2]}"
+    return f"a dataset of the Hub is downloaded first: `{download}`, or read there as hf://datasets/{match[1]}"
 
 
 def literal_end(pattern: str) -> int:
@@ -101,7 +114,8 @@ def find(pattern: str, endings: Sequence[str]) -> list[str]:
         some = os.listdir(folder)[:10_000] if not exists and os.access(f"{folder}/", os.R_OK) else []
         near = nearest(name, [one for one in some if one[:1].lower() == name[:1].lower()])
         what = f"the folder holds no {looked}" if exists else f"nothing is there{near} (files looked for: {looked})"
-        raise PoolError(f"no pool at {pattern!r}: {what}")
+        hint = hub_hint(pattern)
+        raise PoolError(f"no pool at {pattern!r}: {what}{f'; {hint}' if hint else ''}")
     if missing:
         raise PoolError(f"{len(missing)} of the files that {pattern!r} names are not there, the first: {missing[0]!r}")
     return found

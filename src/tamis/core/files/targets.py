@@ -20,6 +20,8 @@ from tamis.core.files.storage import check_path, check_writable, explain_errors,
 from tamis.core.processes import TEMPORARY, in_work, temporary_name
 from tamis.core.types import KEEPS
 
+REPLACE = "replace it with --overwrite (overwrite=True)"
+
 #: The files that `tamis run` wrote outside of the run.
 OUTPUTS = "outputs.json"
 
@@ -72,7 +74,7 @@ def check_target(
     if not ours(path):
         raise RunError(f"{path} exists and was not written by tamis as a {what}: choose another name, or delete it")
     if not overwrite:
-        raise RunError(f"{path} exists: choose another name, or replace it with --overwrite (overwrite=True)")
+        raise RunError(f"{path} exists: choose another name, or {REPLACE}")
 
 
 def lists(pool: str, file: str) -> bool:

@@ -57,7 +57,7 @@ class Near:
 
     def _name(self) -> str:
         if self.image is None:
-            raise RecipeError("the run stores no embeddings of its images: score it with clip and `--keep embeddings`")
+            raise RecipeError(f"the run stores no embeddings of images. To store them:\n{self._run.embed_command()}")
         return self.image
 
     def to_text(self, text: str) -> Rows:

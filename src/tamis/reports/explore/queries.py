@@ -450,7 +450,7 @@ class Explorer:
             path.parent.mkdir(exist_ok=True)
             if not replace and path.exists():
                 raise RecipeError(f"{path} exists already: choose another name, or replace it")
-            subset.save(path)
+            subset.save(overwrite=True)
         with self._guard:  # from now on the page compares with the new file
             self._opened_with = tuple(subset if opened.name == checked.name else opened for opened in self._opened_with)
             self._ordered.cache_clear()
