@@ -33,7 +33,7 @@ def test_by_hand() -> None:
     read = strictly(as_json(facts))
     assert read | {"pairs": {}} == {
         "kind": "tamis report",
-        "format": 4,
+        "format": 5,
         "said": {"number": None, "array": [[1.5, None]], "pairs": [10, 9]},
         "by": {"0.5": 2, "1": True},
         "one": 10,
@@ -72,7 +72,7 @@ def test_the_facts_are_those_of_the_page_without_its_images(scored: tuple[Run, P
     facts = strictly(text)
     assert facts["heading"]["rows"] == len(run) == 25
     assert facts["sections"]["pool"]["statuses"] == {"ok": 24, "image_broken": 1}
-    (reject,) = facts["sections"]["rejects"]["rejects"]
+    reject = facts["sections"]["found"]["kinds"][0]
     assert [facts["pairs"][str(row)]["key"] for row in reject["pairs"]] == ["<b>bad"]
     (gallery,) = facts["sections"]["galleries"]["galleries"]
     assert gallery["subset"] == {"place": 0, "label": "long", "kept": len(subset), "times": len(subset)}

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import tamis
 from tamis.core.errors import RunError
+from tamis.core.types import STATUSES
 from tamis.pools import open_pool
 from tamis.pools.images import decode
 from tamis.reports.context import Context
@@ -212,8 +213,7 @@ def test_odd_runs_have_a_page(tmp_path: Path, columns: dict[str, list[Any]]) -> 
 def test_a_pool_without_rows_and_a_run_without_scores(tmp_path: Path) -> None:
     write_tar(tmp_path / "pool" / "00000.tar", [])
     run = tamis.score(tmp_path / "pool", run=tmp_path / "run", signals=["caption_length"], quiet=True)
-    page = page_of(run, [], tmp_path / "report.html")
-    assert "There are no pairs." in checked(page)
+    checked(page_of(run, [], tmp_path / "report.html"))
     shutil.rmtree(run.path / "scores")
     assert "The run has no scores." in checked(page_of(Run(run.path), [], tmp_path / "report.html"))
 
@@ -246,9 +246,10 @@ def test_a_subset_of_another_run_is_refused_even_at_equal_size(tmp_path: Path) -
 
 def test_what_is_wrong_with_a_run_is_on_the_page(hostile: tuple[Run, Path], tmp_path: Path) -> None:
     run, folder = hostile
-    found = sections_of(run, [])["rejects"]["rejects"]
-    counts = {reject["status"]: reject["rows"] for reject in found}
-    assert counts == {"image_broken": 1, "caption_empty": 1, "caption_not_utf8": 1}
+    found = {each["ident"]: each["rows"] for each in sections_of(run, [])["found"]["kinds"]}
+    assert {name: found.get(f"status-{name}", 0) for name in STATUSES} == {
+        **dict.fromkeys(STATUSES, 0), "image_broken": 1, "caption_empty": 1, "caption_not_utf8": 1,
+    }  # fmt: skip
     assert "valid UTF-8 at byte 3" in checked(page_of(run, [], tmp_path / "report.html"))
     run = write_run(tmp_path / "twice", {"x": [1, 2, 3, 4]}, uids=[(7, 7), (1, 1), (7, 7), (7, 8)])
     assert "2 pairs share 1 uid with another pair" in checked(page_of(run, [], tmp_path / "report.html"))

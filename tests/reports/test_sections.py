@@ -13,6 +13,7 @@ from factories import pair, text_pool, write_pool, write_run, write_tar
 import tamis
 from tamis.core.files.checked import with_hash
 from tamis.recipes.recipe import load
+from tamis.reports import traits
 from tamis.reports.context import Context
 from tamis.reports.page import gather, render, write_report
 from tamis.reports.sections import findings
@@ -59,9 +60,9 @@ def three(run: Run) -> list[Subset]:
 def test_findings_of_the_pool_the_subsets_and_where_two_disagree(forty: Run) -> None:
     subsets = three(forty)
     said = sections_of(forty, subsets)["findings"]
-    assert [tuple(each[name] for name in ("rows", "sentence", "anchor")) for each in said["pool"]] == [
-        (4, "4 captions (10.0 %) are probably not in English.", "found-language"),
-        (4, "4 images (10.0 %) are tiny.", "found-tiny"),
+    assert [tuple(each[name] for name in ("rows", "sentence", "ident")) for each in said["pool"]] == [
+        (4, "4 captions (10.0 %) are probably not in English.", "language"),
+        (4, "4 images (10.0 %) are tiny.", "tiny"),
     ]
     assert [tuple(each.values()) for each in said["subsets"][0]["drops"]] == [
         (6, "not English by DataComp's rule", "drop-0-1"),
@@ -82,7 +83,7 @@ def test_findings_of_the_pool_the_subsets_and_where_two_disagree(forty: Run) -> 
 
 def test_sections_with_nothing_to_say_are_left_out(small_run: Run) -> None:
     alone = sections_of(small_run, [])
-    assert list(alone) == ["findings", "rejects", "scores", "pool", "run"]
+    assert list(alone) == ["findings", "scores", "pool", "run"]
     assert [alone["findings"][name] for name in ("pool", "subsets", "disagreements", "alike")] == [[], [], [], []]
     assert "4 pairs: all can be read, and the scores show nothing unusual." in shown(small_run, [], "findings")[1]
     assert set(sections_of(small_run, [every(small_run)])) - set(alone) == {"funnels", "galleries"}
@@ -119,12 +120,12 @@ def test_what_is_looked_for_is_what_the_recipes_ask() -> None:
         for kind, rule in step.items()
         if kind in ("at_least", "at_most", "equals")
     }
-    assert asked["top_language"] == findings.LANGUAGE
-    assert (asked["shorter_side"], asked["aspect_ratio"]) == (findings.SHORTER_SIDE, findings.ASPECT_RATIO)
-    assert (asked["words"], asked["text_match"]) == (findings.WORDS, findings.SHARED - 1)
+    assert asked["top_language"] == traits.LANGUAGE
+    assert (asked["shorter_side"], asked["aspect_ratio"]) == (traits.SHORTER_SIDE, traits.ASPECT_RATIO)
+    assert (asked["words"], asked["text_match"]) == (traits.WORDS, traits.SHARED - 1)
     any_of = load("basic-multilingual-safe").text["select"][1]["any_of"]
-    assert any_of[0][0]["at_least"] == {"score": "english", "value": findings.ENGLISH, "missing": "drop"}
-    assert any_of[1][0]["at_most"] == {"score": "words", "value": findings.ENOUGH_WORDS - 1, "missing": "drop"}
+    assert any_of[0][0]["at_least"] == {"score": "english", "value": traits.ENGLISH, "missing": "drop"}
+    assert any_of[1][0]["at_most"] == {"score": "words", "value": traits.ENOUGH_WORDS - 1, "missing": "drop"}
 
 
 def test_correlations_are_those_of_ranks_and_similar_signals_are_named(forty: Run, tmp_path: Path) -> None:
@@ -344,8 +345,10 @@ def test_repeats_of_the_pool_are_shown_where_no_recipe_looks_for_them(tmp_path: 
     (of,) = sections["found"]["repeated"]
     assert of["subset"] is None
     assert sorted(sorted(each.row for each in group["pairs"]) for group in of["groups"]) == [[0, 3], [1, 4]]
-    (copies,) = sections["findings"]["pool"]
-    assert (copies["sentence"], copies["anchor"]) == ("2 images (40.0 %) are near-copies of another.", "found-copies")
+    assert [(each["sentence"], each["drops"]) for each in sections["findings"]["pool"]] == [
+        ("2 images (40.0 %) are near-copies of another.", "The recipe distinct keeps one of each."),
+        ("2 images (40.0 %) are the same file as another.", "The recipe distinct keeps one of each."),
+    ]
     once = tamis.select(run, "distinct")
     sections = sections_of(run, [every(run), once])
     assert [each["subset"]["place"] for each in sections["found"]["repeated"]] == [1]

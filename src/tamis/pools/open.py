@@ -150,13 +150,18 @@ def _is_metadata(path: str) -> bool:
     return os.path.basename(path).startswith("metadata.") and path.endswith(_TABLES)
 
 
+def splits_of(files: Sequence[str], *, by_folder: bool = False) -> list[str]:
+    """Returns "train", "validation", "test" or "no split" of each file, by its name below the common folder of all."""
+    root = len(os.path.commonprefix(files).rpartition("/")[0])  # noqa: RUF071 - commonpath refuses URLs
+    found = (_SPLIT.search(file.rpartition("/")[0][root:] if by_folder else file[root:]) for file in files)
+    return [_SPLIT_OF[match[1].lower()] if match else "no split" for match in found]
+
+
 def _of_split(files: list[str], split: str | None, *, by_folder: bool = False) -> tuple[list[str], str]:
     """Returns the files of a split, or all; and a sentence if there are several splits, by the names below the root."""
-    root = len(os.path.commonprefix(files).rpartition("/")[0])  # noqa: RUF071 - commonpath refuses URLs
     splits: dict[str, list[str]] = {}
-    for file in files:
-        match = _SPLIT.search(file.rpartition("/")[0][root:] if by_folder else file[root:])
-        splits.setdefault(_SPLIT_OF[match[1].lower()] if match else "no split", []).append(file)
+    for file, own in zip(files, splits_of(files, by_folder=by_folder), strict=True):
+        splits.setdefault(own, []).append(file)
     if split is not None:
         if (wanted := _SPLIT_OF.get(split, split)) not in splits:
             raise PoolError(unknown_message("split", split, {*splits} - {"no split"}))

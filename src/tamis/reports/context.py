@@ -125,7 +125,7 @@ class Context:
     def of_status(self) -> Mapping[str, Sequence[int]]:
         """The first `MOSAIC` random rows of each status."""
 
-        def masks(columns: Mapping[str, Any]) -> dict[str, Mask]:
+        def masks(_: slice, columns: Mapping[str, Any]) -> dict[str, Mask]:
             words = columns["status"].cast(pa.string())
             return {status: pc.equal(words, status).to_numpy(zero_copy_only=False) for status in self.run.statuses}
 

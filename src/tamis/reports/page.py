@@ -43,7 +43,6 @@ SECTIONS: Mapping[str, tuple[str, str, Callable[[Context], Facts | None]]] = {
     "galleries": ("Galleries", "pairs just above and just below each cut", subsets.galleries),
     "overlap": ("Overlap", "what two subsets share, and where they disagree", subsets.overlap),
     "found": ("Found in the pool", "each finding with captions and values; repeated images", findings.found),
-    "rejects": ("Rejects", "pairs that cannot be read, and why", findings.rejects),
     "text": ("Written text", "pairs that match by the text in the image", text.gather),
     "scores": ("Scores", "a histogram of each score, with pairs from low to high", scores.gather),
     "correlation": ("Correlation", "which scores rank the pairs alike", scores.correlation),
@@ -56,7 +55,7 @@ SECTIONS: Mapping[str, tuple[str, str, Callable[[Context], Facts | None]]] = {
 FINDINGS = "findings"
 
 #: Version of the layout of report.json; docs/report.md describes it.
-FORMAT = 4
+FORMAT = 5
 
 #: Strings near the start of our page and our JSON file; a file without them is not overwritten.
 GENERATOR = 'name="generator" content="tamis '

@@ -66,15 +66,19 @@ def first_by(order: NDArray[Any], n: int, among: Mask) -> Rows:
 
 
 def first_of_each(
-    table: Table, columns: Sequence[str], masks: Callable[[Mapping[str, Any]], Mapping[K, Mask]], order: U64, n: int
+    table: Table,
+    columns: Sequence[str],
+    masks: Callable[[slice, Mapping[str, Any]], Mapping[K, Mask]],
+    order: U64,
+    n: int,
 ) -> dict[K, tuple[int, list[int]]]:
     """Returns for each kind of rows their number and the n of them with the lowest `order`, in one pass.
 
-    `masks` computes the mask of each kind from a block's `columns`.
+    `masks` computes the mask of each kind from a block's rows and `columns`.
     """
 
     def look(span: slice, values: dict[str, Any]) -> list[tuple[K, int, Rows]]:
-        kinds = masks(values).items()
+        kinds = masks(span, values).items()
         return [(kind, int(mask.sum()), first_by(order[span], n, mask) + span.start) for kind, mask in kinds]
 
     found: dict[K, tuple[int, list[int]]] = {}

@@ -77,7 +77,7 @@ def _add_strips(context: Context, table: Table, drawn: Mapping[str, Facts]) -> N
         for level in LEVELS if each["histogram"].judged else ():
             levels[name].setdefault(each["histogram"].quantiles[level], []).append(level)
 
-    def masks(columns: Mapping[str, Any]) -> dict[tuple[str, float], Mask]:
+    def masks(_: slice, columns: Mapping[str, Any]) -> dict[tuple[str, float], Mask]:
         return {
             (name, value): as_numbers(columns[name]).astype(np.float32) == np.float32(value)
             for name in columns
