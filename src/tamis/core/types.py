@@ -77,6 +77,9 @@ STATUSES: Mapping[str, SampleStatus] = {
     ),
 }  # fmt: skip
 
+#: The statuses of pairs whose image and caption can be read.
+USABLE = frozenset(name for name, status in STATUSES.items() if status.usable)
+
 #: "drop" shows the colours under transparency, as `convert("RGB")` and so trainers' loaders do (most programs write
 #: black there); "white" puts the image on white, as a page shows it.
 Transparency = Literal["drop", "white"]
@@ -209,6 +212,10 @@ INDEX_WORDS = tuple(name for name, column in INDEX.items() if column.kind == "wo
 RESERVED = frozenset(("uid", "shard", *INDEX))
 
 
+#: Units of numbers that are not amounts: a yes or no, a place on a map, the number of a cluster.
+NO_AMOUNTS = frozenset(("0 or 1", "position", "number of a cluster"))
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """One named result of a signal.
@@ -230,6 +237,11 @@ class Column:
     kind: Literal["number", "word", "vector"] = "number"
     about: str = ""
     beside: str = ""
+
+    @property
+    def is_score(self) -> bool:
+        """Whether values are amounts, so that a histogram and a threshold mean something."""
+        return self.kind == "number" and self.unit not in NO_AMOUNTS
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ _RULES = (
     (rf"{_NAME}top_language is not en", "not English by DataComp's rule"),
     (rf"{_NAME}top_language is not (.+)", r"with a top language other than \1"),
     (rf"in none of {_NAME}english >= .+, {_NAME}words <= .+", "probably not in English"),
-    (rf"{_NAME}status is not .+", "with a missing, empty or broken image or caption"),
+    (rf"{_NAME}status is not .+|not readable", "with a missing, empty or broken image or caption"),
     (rf"{_NAME}shorter_side below (?!the cut).+", "with a tiny image"),
     (rf"{_NAME}aspect_ratio above (?!the cut).+", "with a long and thin image"),
     (rf"{_NAME}(?:words|characters) below (?!the cut).+", "with a short caption"),

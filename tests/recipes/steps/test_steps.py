@@ -54,6 +54,14 @@ def kept(selection: Selection) -> list[int]:
     return np.flatnonzero(selection.keep).tolist()
 
 
+def test_the_step_for_readable_pairs_is_called_so() -> None:
+    usable = Equals(score="status", value=("ok", "json_broken", "duplicate_key"))
+    outcome = run_steps(table(status=["ok", "image_broken", "duplicate_key"]), [usable])
+    assert outcome.dropped_by.tolist() == [0, 1, 0]
+    assert (usable.described, outcome.reasons[0].text) == ("readable", "not readable")
+    assert Equals(score="status", value="ok").described == "status is ok"
+
+
 @pytest.mark.parametrize(
     ("step", "wanted"),
     [

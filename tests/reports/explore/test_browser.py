@@ -382,7 +382,11 @@ def test_charts_begin_with_one_score_of_each_signal_and_found_words_are_marked(t
     opened(tab, page, sort="row")
     shown = tab.locator(".chart h3").all_inner_texts()
     assert (shown[0], shown[1]) == ("shorter_side", "words")
-    assert "content_hidden" not in shown[:4]
+    others = tab.locator("#add-column optgroup[label='other columns'] option").all_inner_texts()
+    assert "content_hidden" in others and "width" in others
+    assert not set(shown) & set(others)
+    for list_ in ("#more-charts", "#sort"):
+        assert tab.locator(f"{list_} [label^='other column']").count() >= 1
     tab.fill("#caption", "IMG SRC")
     tab.press("#caption", "Enter")
     expect(tab.locator("#card-0 mark")).to_have_text("img src")

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from tamis.core.arrays import Float64s, Mask, Rows
 from tamis.core.errors import RecipeError, check_effect, check_fraction, check_words, unknown_message
 from tamis.core.math.order import number_of, ordered_bits, round_half_up
+from tamis.core.types import USABLE
 from tamis.recipes.steps.best import Best, Ranked, by_row, by_uid
 from tamis.recipes.steps.outcome import (
     Blockwise,
@@ -436,7 +437,11 @@ class Equals(ReadsColumns, Blockwise):
 
     @property
     def described(self) -> str:
-        return f"{self.score} is {self._listed}"
+        return "readable" if self._is_readable else f"{self.score} is {self._listed}"
+
+    @property
+    def _is_readable(self) -> bool:
+        return self.score == "status" and {*self._wanted} == USABLE
 
     def check_columns(self, table: Table) -> None:
         """Raises RecipeError if words are compared with numbers, or numbers with words."""
@@ -458,7 +463,7 @@ class Equals(ReadsColumns, Blockwise):
             with np.errstate(over="ignore"):  # a value beyond float32's range is infinite
                 return _codes(np.isin(column, np.asarray(self._wanted, column.dtype)), np.isnan(column))
 
-        reason = f"{self.score} is not {self._listed}"
+        reason = "not readable" if self._is_readable else f"{self.score} is not {self._listed}"
         return _rule(self, [self.score], decide, reason, score=None if is_word else self.score)
 
 

@@ -70,7 +70,7 @@ def map_embeddings(
     if not there.any():
         raise RecipeError(f"no row of {opened.path} has {' and '.join(names)}: there is nothing to lay out")
     about = f"position on the map of {' and '.join(names)}"
-    columns = [Column(name=f"map_{axis}", unit="", better="neither", about=about) for axis in "xy"]
+    columns = [Column(name=f"map_{axis}", unit="position", better="neither", about=about) for axis in "xy"]
 
     def compute(saved: Saved) -> Computed:
         x, y = positions(table, folders, there, sample=sample, seed=seed).T.copy()

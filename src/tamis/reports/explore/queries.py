@@ -25,7 +25,7 @@ from tamis.core.files.checked import LABEL
 from tamis.core.files.storage import explain_errors
 from tamis.core.ids import format_uid
 from tamis.core.math.statistics import LEAST_LABELLED, find_cut
-from tamis.core.types import INDEX_NUMBERS
+from tamis.core.types import INDEX_NUMBERS, USABLE
 from tamis.recipes.names import shipped_names
 from tamis.recipes.recipe import load
 from tamis.reports.context import number_columns, word_columns
@@ -113,8 +113,10 @@ class Explorer:
         columns = []
         for name in self.numbers:
             _, group, column = self.run.columns[name]
-            facts = {field: getattr(column, field) for field in ("unit", "better", "about")}
+            score = column.is_score and name not in INDEX_NUMBERS
+            facts = {"better": column.better, "about": column.about, "score": score}
             columns.append({"name": name, **facts, "signal": group and group.label})
+        columns.sort(key=lambda column: not column["score"])
         opened = [
             {
                 "name": subset.name,
@@ -133,6 +135,7 @@ class Explorer:
             "maps": [{"name": name, "method": method} for name, (method, _) in self.near.maps().items()],
             "texts": sorted(self.run.texts),
             "statuses": dict(self.run.statuses),
+            "readable": sorted(USABLE),
             "recipes": opened + self._shipped(),
             "tags": self.tag_facts(),
             "missing": len(self.run.missing_shards),
@@ -322,7 +325,7 @@ class Explorer:
         good, cuts = self.tags.having(GOOD), []
         rows = np.flatnonzero(good | self.tags.having(BAD))
         rows = smallest(rows, self.run.order[rows], self.run.order.__getitem__, JUDGED)
-        for name in self.numbers:
+        for name in (name for name in self.numbers if self.run.columns[name][2].is_score):
             values = whole_column(self.run.table(), name)[rows].astype(np.float64)
             values[~np.isfinite(values)] = np.nan
             if (cut := find_cut(values[good[rows]], values[~good[rows]])) is not None and cut["gain"] > 0:

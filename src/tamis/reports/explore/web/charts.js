@@ -3,15 +3,14 @@
 import { h, fill, foreign, count, say, short } from "./dom.js";
 import { ask } from "./ask.js";
 import { now, change, active } from "./state.js";
-import { CUTS, nameOf, settingsOf, without } from "./recipe.js";
+import { CUTS, listed, nameOf, settingsOf, without } from "./recipe.js";
 
 const WIDTH = 260;
 const HEIGHT = 72;
 /** The scores, those that tell most first: one of each signal, then those with a better end. */
 export function telling(facts) {
-  const scores = facts.columns.filter((column) => column.signal);
-  const shade = (column) => !["", "0 or 1"].includes(column.unit); // no place on a map, no yes or no
-  const rank = (column) => (shade(column) ? 0 : 4) + (scores.find((each) => each.signal === column.signal && shade(each)) === column ? 0 : 2) + (column.better === "neither" ? 1 : 0);
+  const scores = facts.columns.filter((column) => column.score);
+  const rank = (column) => (scores.find((each) => each.signal === column.signal) === column ? 0 : 2) + (column.better === "neither" ? 1 : 0) + (column.signal ? 0 : 4); // fields of the pool come last
   return [...scores].sort((one, other) => rank(one) - rank(other)).map((column) => column.name);
 }
 
@@ -56,14 +55,14 @@ export class ScoresPane {
       this.charts.set(name, chart);
       return chart.box;
     });
-    const rest = this.facts.columns.map((column) => column.name).filter((name) => !shown.includes(name));
+    const rest = this.facts.columns.filter((column) => !shown.includes(column.name));
     fill(
       this.place,
       h("div", { class: "charts" }, boxes),
       h("div", { class: "bar" },
         h("h2", { class: "unseen" }, "Scores"),
         rest.length ? h("select", { id: "more-charts", "aria-label": "Show another score", change: (event) => change({ charts: [...shown, event.target.value] }) },
-          h("option", { value: "" }, "another …"), rest.map((name) => h("option", { value: name }, name))) : null,
+          h("option", { value: "" }, "another …"), listed(rest)) : null,
         h("button", { id: "two", type: "button", "aria-pressed": String(Boolean(this.heat())),
           click: () => change({ heat: this.heat() ? null : this.pairOf(shown) }) }, "Two scores"),
         this.facts.words.length ? h("button", { id: "words", type: "button", "aria-expanded": String(Boolean(this.wordsOpen)),
@@ -142,7 +141,7 @@ export class ScoresPane {
     const pick = (which, chosen) => h("select", {
       id: `heat-${which}`, "aria-label": which ? "Upwards" : "Across",
       change: (event) => change({ heat: which ? [x, event.target.value] : [event.target.value, y] }),
-    }, this.facts.columns.map((column) => h("option", { value: column.name, ...(column.name === chosen ? { selected: true } : {}) }, column.name)));
+    }, listed(this.facts.columns, chosen));
     fill(box, h("div", { class: "bar" }, pick(1, y), h("span", null, "over"), pick(0, x)), canvas, told);
   }
 

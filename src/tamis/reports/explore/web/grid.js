@@ -379,7 +379,7 @@ export class Controls {
       },
     },
     option("random", "at random", sort), option("cut", "kept | dropped, at the cut", sort), option("row", state.near || state.lasso ? "nearest first" : "as in the pool", sort),
-    this.facts.columns.map((column) => h("optgroup", { label: column.name },
+    this.facts.columns.map((column) => h("optgroup", { label: column.score ? column.name : `other column: ${column.name}` },
       option(`-${column.name}`, `${column.name}, highest first`, sort), option(`+${column.name}`, `${column.name}, lowest first`, sort),
       option(`*${column.name}`, `${column.name}, both ends`, sort)))));
   }

@@ -97,6 +97,13 @@ export class Chips {
   }
 }
 
+/** Columns as options of a list: scores, then those that are none. */
+export function listed(columns, chosen) {
+  const options = (score) => columns.filter((column) => column.score === score).map(({ name }) => h("option", { value: name, ...(name === chosen ? { selected: true } : {}) }, name));
+  const others = options(false);
+  return [options(true), others.length ? h("optgroup", { label: "other columns" }, others) : null];
+}
+
 /** The change of state that removes a step; the other steps stay on or off. */
 export const without = (recipe, off, place) => ({
   recipe: { ...recipe, select: recipe.select.filter((_, index) => index !== place) },
@@ -193,10 +200,11 @@ export class RecipePane {
         reason: 0,
       });
     };
-    const what = settings.score ?? settings.hash ?? "";
+    const readable = name === "equals" && settings.score === "status" && JSON.stringify([settings.value].flat().sort()) === JSON.stringify(this.facts.readable);
+    const what = readable ? "" : settings.score ?? settings.hash ?? "";
     return h("li", { class: on ? "step" : "step off" },
       h("div", { class: "bar" },
-        h("h3", null, h("b", null, NAMES[name] ?? name.replaceAll("_", " ")), " ", foreign(what)),
+        h("h3", null, h("b", readable ? { title: `status is ${settings.value.join(" or ")}` } : null, readable ? "readable" : NAMES[name] ?? name.replaceAll("_", " ")), " ", foreign(what)),
         h("span", { class: "tools" },
           h("button", { type: "button", id: `up-${place}`, disabled: !place, title: "Earlier", "aria-label": `Move step ${place + 1} up`, click: () => move(-1) }, "↑"),
           h("button", { type: "button", id: `down-${place}`, disabled: place === recipe.select.length - 1, title: "Later", "aria-label": `Move step ${place + 1} down`, click: () => move(1) }, "↓"),
@@ -210,7 +218,7 @@ export class RecipePane {
             click: () => change(without(recipe, off, place)),
           }, "×"),
         )),
-      this.controls(name, settings, place),
+      readable ? null : this.controls(name, settings, place),
       on ? bar : null,
       on ? line : h("p", { class: "line" }, "switched off"),
     );
@@ -261,7 +269,6 @@ export class RecipePane {
   }
 
   adder() {
-    const columns = this.facts.columns.map((column) => column.name);
     const kind = h("select", { id: "add-kind", "aria-label": "Kind of the new step" },
       ["at_least", "at_most", "between", "top_fraction", "equals", "tagged", "random_fraction", ...(this.facts.hashes ? ["distinct"] : [])]
         .map((name) => h("option", { value: name }, NAMES[name])));
@@ -269,7 +276,7 @@ export class RecipePane {
     const value = h("input", { id: "add-value", placeholder: "word", "aria-label": "Word of the new step", hidden: true });
     const offer = () => {
       const words = kind.value === "equals";
-      fill(column, (words ? this.facts.words : columns).map((name) => h("option", { value: name }, name)));
+      fill(column, words ? this.facts.words.map((name) => h("option", { value: name }, name)) : listed(this.facts.columns));
       column.hidden = ["random_fraction", "distinct", "tagged"].includes(kind.value);
       value.hidden = !words && kind.value !== "tagged";
     };
