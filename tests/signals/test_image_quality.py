@@ -11,7 +11,7 @@ from PIL import Image
 
 import tamis
 from tamis.core.arrays import Pixels
-from tamis.signals.image_quality import quality
+from tamis.signals.image_quality import quality, variance
 
 
 def flat(red: int, green: int, blue: int, side: int = 8) -> Pixels:
@@ -40,6 +40,7 @@ def test_hand_worked() -> None:
     assert quality(flat(10, 18, 10))["grey"] == 1
     assert quality(flat(10, 19, 10))["grey"] == 0
     assert quality(flat(9, 9, 9, side=2))["sharpness"] == 0
+    assert variance(np.array([1, 0, 1])) == 1  # of 0 and 2
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -29,8 +29,9 @@ from tamis.pools import Pool, open_pool
 from tamis.pools.open import with_orientation
 from tamis.pools.source import SAMPLE_UID, PoolSpec, pool_options
 from tamis.recipes.recipe import PathLike, load
+from tamis.reports.explore.cached_run import CachedRun
 from tamis.reports.formats import in_words, share
-from tamis.runs import Run, open_run
+from tamis.runs import Run
 from tamis.runs.subset import Subset
 
 log = logging.getLogger(__name__)
@@ -113,7 +114,7 @@ def look(
         path = Path(folder) / run_name(spec.paths[0])
         recipe = load({"signals": cheap_signals(sample)})
         scoring = Scoring(sample, path, recipe, engine=Local(1), quiet=quiet, device="cpu")
-        run = open_run(scoring.score(recipe.signals), partial=True)
+        run = CachedRun(scoring.score(recipe.signals).path, partial=True)
         run.pool = sample
         if not len(run) and not run.failures:  # with failures, the page lists them
             raise RunError(f"{', '.join(spec.paths)} has no pairs")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tamis.core.arrays import Pixels
-from tamis.core.math.copies import COLOUR, LIGHT, SIDE, image_hash
+from tamis.core.math.copies import COLOUR, SIDE, image_hash
 from tamis.core.types import Column, Device, Node, Signal
 from tamis.signals.features.sources import DecodedImages, HiddenContents, each_present
 
@@ -63,13 +63,14 @@ class ImageHash(Signal):
         def score(*, images: Sequence[Pixels | None], hidden: Sequence[Pixels | None]) -> dict[str, Any]:
             shown = [image if opacity is None else opacity for image, opacity in zip(images, hidden, strict=True)]
             flags = [opacity is not None for opacity in hidden]
+            grey = each_present(shown, lambda present: map(_hashes_and_lightness, present))
             return {
-                "image_hash": each_present(shown, lambda present: map(hashes_of, present)),
+                "image_hash": [None if found is None else found[0] for found in grey],
                 "image_colours": [
                     None if image is None else colours_of(image, halved=flag)
                     for image, flag in zip(images, flags, strict=True)
                 ],
-                "image_lightness": each_present(shown, lambda present: map(lightness_of, present)),
+                "image_lightness": [None if found is None else found[1] for found in grey],
                 "content_hidden": np.where([image is None for image in images], np.nan, flags).astype(np.float32),
             }
 
@@ -78,7 +79,7 @@ class ImageHash(Signal):
 
 def hashes_of(image: Pixels) -> str:
     """Returns the hashes of an image and of its cropped versions, as hex digits."""
-    return " ".join(f"{image_hash(_thumbnail(image, SIDE, margin).astype(np.float32)):016x}" for margin in MARGINS)
+    return _hashes_and_lightness(image)[0]
 
 
 def colours_of(image: Pixels, *, halved: bool = False) -> str:
@@ -90,13 +91,19 @@ def colours_of(image: Pixels, *, halved: bool = False) -> str:
 
 def lightness_of(image: Pixels) -> str:
     """Returns the lightness of 32 x 32 cells of an image, as 2,048 hex digits."""
-    return _thumbnail(image, LIGHT, 0).tobytes().hex()
+    return _hashes_and_lightness(image)[1]
 
 
-def _thumbnail(image: Pixels, side: int, margin: float) -> NDArray[np.uint8]:
-    """Returns an image cropped by a share of each side, in grey, resized to (side, side)."""
+def _hashes_and_lightness(image: Pixels) -> tuple[str, str]:
+    """Returns both from the same thumbnails: the first is of 32 x 32 cells, without a margin."""
     grey = Image.fromarray(image).convert("L")
+    small = [_thumbnail(grey, margin) for margin in MARGINS]
+    return " ".join(f"{image_hash(one.astype(np.float32)):016x}" for one in small), small[0].tobytes().hex()
+
+
+def _thumbnail(grey: Image.Image, margin: float) -> NDArray[np.uint8]:
+    """Returns a grey image cropped by a share of each side, resized to (SIDE, SIDE)."""
     width, height = grey.size
     inside = (margin * width, margin * height, (1 - margin) * width, (1 - margin) * height)
     # Not a box filter, which takes whole pixels: then the same image in another size would have other cells.
-    return np.asarray(grey.resize((side, side), Image.Resampling.BICUBIC, box=inside))
+    return np.asarray(grey.resize((SIDE, SIDE), Image.Resampling.BICUBIC, box=inside))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from tamis.core.arrays import Pixels
@@ -20,7 +21,12 @@ LONGEST_SIDE = 512
 GREY_SPREAD = 8
 
 # Perceived brightness is the root of .241 R² + .691 G² + .068 B², as CleanVision has it; here in thousandths.
-_RED, _GREEN, _BLUE = (weight * np.arange(256, dtype=np.int32) ** 2 for weight in (241, 691, 68))
+_WEIGHTS = 241, 691, 68
+
+_MOST = 1000 * 255**2
+
+#: The largest Laplacian: of a pixel of 0 among four of 255, or the reverse.
+_STEEPEST = 4 * 255
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +52,7 @@ class ImageQuality(Signal):
         grey: share of pixels whose channels are at most 8 of 255 apart, in [0, 1].
         All NaN where the image does not decode.
 
-    Cost: 8 ms per image of 512 x 512 pixels on one CPU core; reducing one of 2,000 x 3,000 adds 11 ms.
+    Cost: 5 ms per image of 512 x 512 pixels on one CPU core; reducing one of 2,000 x 3,000 adds 11 ms.
 
     Source: CleanVision (github.com/cleanlab/cleanvision) for percentiles of the perceived brightness; Pech-Pacheco et
         al. 2000, "Diatom autofocusing in brightfield microscopy", for the variance of the Laplacian.
@@ -89,36 +95,62 @@ def quality(image: Pixels) -> dict[str, float]:
     """Returns the columns of `image_quality`, without `transparent`, of one image (height, width, 3) uint8."""
     small = Image.fromarray(image)
     small.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.BOX)
-    light = np.asarray(small.convert("L"))
-    red, green, blue = np.ascontiguousarray(np.asarray(small).transpose(2, 0, 1))
-    shares = np.bincount(light.ravel(), minlength=256) / light.size
+    grey = small.convert("L")
+    counts = np.array(grey.histogram())
+    shares = counts / counts.sum()
     present = shares[shares > 0]
+    red, green, blue = map(np.asarray, small.split())
     colours = np.bincount(((red >> 4).astype(np.uint16) << 8 | (green & 0xF0) | blue >> 4).ravel(), minlength=4096)
-    squares = _RED[red] + _GREEN[green] + _BLUE[blue]  # whole numbers: the same on every processor
-    bright = np.sqrt(squares.astype(np.float32) / 1000) / 255
-    darkest, brightest = np.percentile(bright, (5, 99))
-    sharpness, steepest = _laplacian(light.astype(np.float32))
+    # Whole numbers: the same on every processor.
+    squares: Any = sum(
+        weight * each.astype(np.int32) ** 2 for weight, each in zip(_WEIGHTS, (red, green, blue), strict=True)
+    )
+    darkest, brightest = _brightness_at(squares, np.array([0.05, 0.99]))
+    sharpness, steepest = _laplacian(np.asarray(grey))
     darkest_grey, brightest_grey = np.searchsorted(np.cumsum(shares), (0.01, 0.99))
     spread = np.maximum(np.maximum(red, green), blue) - np.minimum(np.minimum(red, green), blue)
     return {
-        "brightness": float(bright.mean(dtype=np.float64)),
+        "brightness": float(_brightness(squares).mean(dtype=np.float64)),
         "darkest": float(darkest),
         "brightest": float(brightest),
-        "contrast": float(light.std() / 255),
+        "contrast": variance(counts) ** 0.5 / 255,
         "sharpness": sharpness,
         "sharpest": steepest / max(int(brightest_grey - darkest_grey), 1),
         "entropy": float((present * -np.log2(present)).sum()),
-        "one_colour": float(colours.max() / light.size),
-        "grey": float((spread <= GREY_SPREAD).mean()),
+        "one_colour": float(colours.max() / squares.size),
+        "grey": np.count_nonzero(spread <= GREY_SPREAD) / squares.size,
     }
 
 
-def _laplacian(light: np.ndarray[Any, np.dtype[np.float32]]) -> tuple[float, int]:
+def _brightness(squares: NDArray[np.int32]) -> NDArray[np.float32]:
+    """The brightness in [0, 1] of weighted squares of the channels."""
+    return np.asarray(np.sqrt(squares.astype(np.float32) / 1000) / 255, np.float32)
+
+
+def _brightness_at(squares: NDArray[np.int32], shares: NDArray[np.float64]) -> NDArray[np.float64]:
+    """`np.quantile` of the brightness: brighter pixels have larger squares, which are faster to order."""
+    places = (squares.size - 1) * shares
+    below = places.astype(np.intp)
+    ordered = np.partition(squares.ravel(), below)
+    above = np.array([ordered[place + 1 :].min(initial=_MOST) for place in below])  # the next in order
+    low, high, part = _brightness(ordered[below]), _brightness(above), places - below
+    found: NDArray[np.float64] = np.where(part < 0.5, low + (high - low) * part, high - (high - low) * (1 - part))
+    return found
+
+
+def variance(counts: NDArray[np.int64]) -> float:
+    """The variance of whole numbers, of which 0 occurs counts[0] times, 1 counts[1] times; rounded once."""
+    values = np.arange(counts.size)
+    n, total, squares = (int(each.sum()) for each in (counts, counts * values, counts * values**2))
+    return (n * squares - total**2) / n**2
+
+
+def _laplacian(light: NDArray[np.uint8]) -> tuple[float, int]:
     """The variance and the 99.9th absolute percentile of the Laplacian inside the border, of lightness."""
     if min(light.shape) < 3:
         return 0.0, 0
-    across = light[1:-1, :-2] + light[1:-1, 2:]
-    down = light[:-2, 1:-1] + light[2:, 1:-1]
-    edges = across + down - 4 * light[1:-1, 1:-1]
-    counts = np.bincount(np.abs(edges).astype(np.int16).ravel())
-    return float(edges.var(dtype=np.float64)), int(np.searchsorted(np.cumsum(counts), 0.999 * edges.size))
+    signed = light.astype(np.int16)
+    edges = signed[1:-1, :-2] + signed[1:-1, 2:] + signed[:-2, 1:-1] + signed[2:, 1:-1] - 4 * signed[1:-1, 1:-1]
+    counts = np.bincount((edges + np.int16(_STEEPEST)).ravel(), minlength=2 * _STEEPEST + 1)
+    steep = counts[_STEEPEST:] + np.append(0, counts[_STEEPEST - 1 :: -1])  # by absolute value
+    return variance(counts), int(np.searchsorted(np.cumsum(steep), 0.999 * edges.size))

@@ -49,9 +49,10 @@ def image_hash(grey: NDArray[np.floating[Any]]) -> int:
     if strongest < 1e-9 * max(float(np.abs(grey).max()), 1):
         return 0
     waves[np.abs(waves) < _ABSENT * strongest] = 0
-    bits = (waves != 0) & (waves > np.median(waves[1:]) + _TIE * strongest)
+    median = np.sort(waves[1:])[(waves.size - 2) // 2]  # of 63 numbers; np.median takes ten times as long
+    bits = (waves != 0) & (waves > median + _TIE * strongest)
     bits[0] = True  # only a flat image has hash 0
-    return int("".join("1" if bit else "0" for bit in bits), 2)
+    return int.from_bytes(np.packbits(bits).tobytes(), "big")
 
 
 @lru_cache(maxsize=1)
