@@ -67,7 +67,7 @@ def look(
 
 def explore(
     run: options.RunPath,
-    subsets: options.Subsets = None,
+    subsets: options.SubsetsOrRecipes = None,
     port: Annotated[int, Option(min=0, max=65535, help="Port on this machine; 0 takes a free one.")] = 0,
     no_browser: Annotated[bool, Option("--no-browser", help="Print the address, but open no browser.")] = False,
     partial: options.Partial = False,
@@ -76,7 +76,9 @@ def explore(
 
     Only this machine can open the page, with the address that the command prints. Ctrl-C stops it.
 
-    Example: tamis explore runs/mine basic
+    Several subsets or recipes open next to each other: two as columns, with the reasons of the one that drops a pair.
+
+    Example: tamis explore runs/mine clip-30 tmars
     """
     from tamis.commands.explore import explore
 

@@ -37,6 +37,11 @@ RunPath = Annotated[str, Argument(metavar="RUN", help="The run folder, or its fs
 OneSubset = Annotated[Path, Argument(metavar="SUBSET", help="The name of a subset of the run, or a file.")]
 Subsets = Annotated[list[Path] | None, Argument(metavar="[SUBSET]...", help="Names of subsets of the run, or files.")]
 
+SubsetsOrRecipes = Annotated[
+    list[Path] | None,
+    Argument(metavar="[SUBSET|RECIPE]...", help="Subset files, names of subsets in the run folder, or recipes."),
+]
+
 ONE_RECIPE = Option(
     "--recipe", "-r", help="A shipped recipe's name, or a .yaml file.", autocompletion=completion("recipes")
 )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial as partial_of
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tamis.commands.report import load_subsets
 from tamis.commands.select import select
+from tamis.recipes.names import shipped_name
 from tamis.recipes.recipe import PathLike
 from tamis.runs import Run
 
@@ -23,7 +25,8 @@ def explore(
 
     Args:
         run: a run folder.
-        subsets: subsets of this run to compare, as files or objects.
+        subsets: subsets of this run to compare, as files, names or objects; or recipes, by name or as .yaml files. The
+            page opens with a comparison of the first five, if there are several.
         port: on the loopback interface; 0 for any free one.
         partial: show the finished shards of an incomplete run.
 
@@ -48,5 +51,15 @@ def explore(
     opened = CachedRun(run, partial=partial)
     opened.check_complete()
     choose = partial_of(select, any_model=True, partial=partial)  # the page says which models it chose by
-    explorer = Explorer(opened, load_subsets(subsets, opened), choose)
+    given = [choose(opened, str(each)) if _is_recipe(each, opened) else each for each in subsets]
+    explorer = Explorer(opened, load_subsets(given, opened), choose)
     return Server(Pages(explorer, Images(opened)), port=port)
+
+
+def _is_recipe(given: PathLike | Subset, run: Run) -> bool:
+    """Whether it names a recipe. A file, or a subset of the run, that has a shipped recipe's name goes first."""
+    if not isinstance(given, str | Path):
+        return False
+    path = Path(given)
+    there = path.exists() or (run.path / "subsets" / f"{path}.parquet").is_file()
+    return path.suffix in (".yaml", ".yml") or (not there and shipped_name(str(path)) is not None)

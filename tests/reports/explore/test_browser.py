@@ -66,8 +66,7 @@ def test_a_walk_through_the_page(tab: Any, page: Page) -> None:
     # What is saved is what is exported and compared, and a bar of the comparison opens its images.
     opened(tab, page, recipe={**CUT, "name": "walked"}, view="disagree", compared=["@", "no-filter"])
     tab.evaluate("() => { navigator.clipboard.writeText = async (text) => { window.copied = text; }; }")
-    tab.click(".region[aria-label*='no-filter keep, on the left drop']")
-    tab.wait_for_selector(f"main > .told:has-text('{60 - cut(3)} pairs')")
+    tab.wait_for_selector(f".column:last-child > .told:has-text('{60 - cut(3)} pairs')")
     tab.click("#copy-export")
     tab.wait_for_selector("#said.wrong:has-text('Save the subset first')")
     tab.click("#save")
@@ -75,6 +74,8 @@ def test_a_walk_through_the_page(tab: Any, page: Page) -> None:
     assert len(Subset.load(page.run / "subsets" / "walked.parquet", run)) == cut(3)
     tab.check("#pick-walked")
     tab.wait_for_selector(f".sets:has-text('walked {cut(3)}')")
+    tab.click(".region[aria-label*='no-filter keep, on the left and walked drop']")
+    tab.wait_for_selector(f"main > .told:has-text('{60 - cut(3)} pairs')")
     tab.click("#copy-export")
     tab.wait_for_selector("#said:has-text('Export command copied')")
     assert f"{page.run}/subsets/walked.parquet" in tab.evaluate("copied")
@@ -422,7 +423,8 @@ def test_axe_finds_nothing_wrong_in_any_view(browser: Any, page: Page, scheme: A
         ".chip .number i": {},
         ".sides": {"recipe": CUT, "sort": "cut", "size": "small"},
         ".card": {**cut, "off": [0], "ranges": [["words", 1, 9]], "words": [["status", "ok"]]},
-        ".region": {**cut, "view": "disagree", "compared": ["@", "no-filter"], "region": [1, 1]},
+        ".column .card": {**cut, "view": "disagree", "compared": ["@", "no-filter"]},
+        ".region": {**cut, "view": "disagree", "compared": ["@", "no-filter", "distinct"], "region": [1, 1, 1]},
         "canvas.map": {**cut, "view": "map"},
         "section.copies": {**cut, "view": "copies"},
         "button.reason": {**cut, "view": "rejects"},

@@ -13,9 +13,11 @@ const PAGE = 60;
 const BAR = 60; // height of the bar at the bottom of the window
 
 export class Grid {
-  /** `about()` returns the arguments of a request, except the position. */
-  constructor(about) {
+  /** `about()` returns the arguments of a request, except the position. `name` begins the ids of the cards. */
+  constructor(about, name = "card") {
     this.about = about;
+    this.name = name;
+    this.scroller = null; // the element that scrolls the cards; null: the window
     this.pages = new Map();
     this.total = 0;
     this.listed = 0;
@@ -32,7 +34,7 @@ export class Grid {
     this.box = h("div", { role: "listbox", tabindex: 0, "aria-multiselectable": "true", "aria-label": "Pairs: j, k and arrows move, Enter opens, Space selects, t tags, g and b tag good and bad", keydown: (event) => this.key(event) }, this.inside);
     this.shown = new Map();
     new ResizeObserver(() => this.lay()).observe(this.box);
-    window.addEventListener("scroll", () => this.lay(), { passive: true });
+    window.addEventListener("scroll", () => this.lay(), { passive: true, capture: true }); // also of `scroller`
   }
 
   /** Loads the rows again; the old cards stay, in grey, until the answer comes. */
@@ -226,7 +228,7 @@ export class Grid {
   card(found, place) {
     const scores = Object.entries(found.scores);
     return h("button", {
-      type: "button", class: `card ${found.kept ? "kept" : "dropped"}`, role: "option", tabindex: -1, id: `card-${place}`, "aria-setsize": this.listed, "aria-posinset": this.index(place) + 1, "data-row": found.row, "aria-label": called(found),
+      type: "button", class: `card ${found.kept ? "kept" : "dropped"}`, role: "option", tabindex: -1, id: `${this.name}-${place}`, "aria-setsize": this.listed, "aria-posinset": this.index(place) + 1, "data-row": found.row, "aria-label": called(found),
       click: (event) => {
         this.box.focus({ preventScroll: true });
         if (event.shiftKey) this.extend(place);
@@ -257,8 +259,9 @@ export class Grid {
     else this.begin(to);
     if (!by) return undefined;
     const top = this.box.getBoundingClientRect().top + Math.floor(this.cursor / this.across) * this.tall;
-    if (top < 60) scrollBy(0, top - 120);
-    else if (top + this.tall > innerHeight - BAR) scrollBy(0, top + this.tall - innerHeight + BAR + 20);
+    const view = this.scroller?.getBoundingClientRect() ?? { top: 60, bottom: innerHeight - BAR };
+    if (top < view.top) (this.scroller ?? window).scrollBy(0, top - view.top - (this.scroller ? 0 : 60));
+    else if (top + this.tall > view.bottom) (this.scroller ?? window).scrollBy(0, top + this.tall - view.bottom + (this.scroller ? 0 : 20));
     this.lay();
     const found = this.at(this.cursor);
     if (found && now().pair !== null) change({ pair: found.row }, { replace: true });

@@ -9,6 +9,7 @@ import { Grid, Controls, gridQuestion } from "./grid.js";
 import { PairPanel } from "./pair.js";
 import { TagBar } from "./tags.js";
 import { MapView } from "./map.js";
+import { Columns } from "./compare.js";
 import { copies, disagree, rejects } from "./views.js";
 
 const VIEWS = { grid: "Grid", disagree: "Disagree", map: "Map", copies: "Copies", rejects: "Rejects" };
@@ -32,7 +33,9 @@ function showKeys() {
 
 let facts;
 let found = null; // what the server said of the recipe
-let chips, recipe, scores, grid, controls, panel, map, tags;
+let chips, recipe, scores, controls, panel, map, tags;
+let pairs, sides; // the grid of most views, and those of a comparison of two recipes
+let grid; // the one of them that keys and tags act on
 const parts = {}; // of the main pane
 
 const recipeOf = (name) => (name === "@" ? active() : facts.recipes.find((entry) => entry.name === name)?.recipe);
@@ -88,7 +91,7 @@ function makeMain() {
   parts.above = h("div", { class: "above" });
   parts.tabs = h("nav", { class: "tabs", "aria-label": "Views" });
   parts.heading = h("h2", { class: "unseen" });
-  fill(place("main"), parts.tabs, parts.heading, parts.above, controls.box, tags.box, grid.told, grid.heads, grid.box, tags.bar);
+  fill(place("main"), parts.tabs, parts.heading, parts.above, controls.box, tags.box, sides.box, pairs.told, pairs.heads, pairs.box, tags.bar);
 }
 
 function drawMain() {
@@ -96,17 +99,33 @@ function drawMain() {
   fill(parts.tabs, Object.entries(VIEWS).map(([name, text]) =>
     h("button", { type: "button", id: `view-${name}`, "aria-current": state.view === name ? "page" : null, click: () => change({ view: name, ...shownIn(name) }) }, text)));
   parts.heading.textContent = VIEWS[state.view];
-  for (const part of [controls.box, grid.told, grid.box, tags.bar]) part.hidden = state.view === "copies";
-  grid.heads.hidden ||= state.view === "copies";
   fill(parts.above);
   place("main").classList.toggle("beside", state.view === "map");
   controls.draw(found);
   drawView();
 }
 
+/** The grids of the view. */
+const grids = () => (now().view === "copies" ? [] : now().view === "disagree" && comparable(facts).length === 2 ? sides.grids : [pairs]);
+
+/** Makes a grid the one that keys and tags act on. */
+function use(other) {
+  if (grid === other) return;
+  grid?.clear(); // else its pairs would look selected, and not be tagged
+  grid = tags.grid = other;
+  tags.draw();
+}
+
 async function drawView() {
+  const shown = grids();
+  for (const part of [controls.box, tags.bar]) part.hidden = !shown.length;
+  for (const part of [pairs.told, pairs.box]) part.hidden = !shown.includes(pairs);
+  pairs.heads.hidden ||= !shown.includes(pairs);
+  sides.box.hidden = !shown.length || shown.includes(pairs);
+  place("main").classList.toggle("comparing", !sides.box.hidden);
+  if (!shown.includes(grid)) use(shown[0] ?? pairs);
   try {
-    if (now().view === "disagree") await disagree(parts.above, facts, compared);
+    if (now().view === "disagree") await disagree(parts.above, facts, compared, sides);
     else if (now().view === "map") await (map ??= new MapView(facts, compared, columns)).draw(parts.above);
     else if (now().view === "copies") await copies(parts.above);
     else if (now().view === "rejects") rejects(parts.above, facts, found);
@@ -116,7 +135,8 @@ async function drawView() {
   }
 }
 
-const reload = newest(async () => { if (now().view !== "copies") await grid.load(); });
+const load = () => Promise.all(grids().map((each) => each.load()));
+const reload = newest(load);
 
 listen(async (state, before) => {
   const changed = (...keys) => keys.some((key) => JSON.stringify(state[key]) !== JSON.stringify(before[key]));
@@ -130,13 +150,13 @@ listen(async (state, before) => {
   else if (changed("ranges")) scores.update();
   if (changed("view")) drawMain();
   if (recipeChanged || (changed("charts") && found)) await choose();
-  if (recipeChanged || changed(...FILTERS, "view")) {
+  if (recipeChanged || changed(...FILTERS, "view", "compared")) {
     controls.draw(found);
     reload();
   }
   if (changed("size")) {
     controls.draw(found);
-    grid.lay(true);
+    for (const each of grids()) each.lay(true);
   }
   if (recipeChanged && found) tags.suggest(found);
   if (changed("tags")) tags.draw();
@@ -164,15 +184,15 @@ async function retag(name, about, what) {
     say(error.message, true);
     facts.tags = (await ask("facts").catch(() => facts)).tags; // a part may be written
     tags.draw();
-    grid.load();
+    load();
     return false;
   }
   facts.tags = said.tags;
   tags.offers = null;
   tags.draw();
   const opened = panel.found?.row;
-  if (said.rows) grid.tagged(said.rows);
-  else grid.load();
+  if (said.rows) for (const each of grids()) each.tagged(said.rows);
+  else load();
   if (opened !== undefined && opened === now().pair) said.rows?.[opened] ? panel.draw({ ...panel.found, tags: said.rows[opened] }) : panel.show(opened);
   say(`${count(said.changed)} ${said.changed === 1 ? "pair is" : "pairs are"} ${what}`);
   await choose();
@@ -234,20 +254,23 @@ async function start() {
   scores = new ScoresPane(place("scores"), facts, histograms);
   recipe = new RecipePane(place("recipe"), facts, () => { chips.draw(); drawView(); reload(); });
   recipe.histograms = histograms;
-  grid = new Grid(question);
+  grid = pairs = new Grid(question);
   controls = new Controls(facts);
   tags = new TagBar(facts, grid, tag, untag);
+  sides = new Columns(question, compared, use);
+  for (const each of sides.grids) each.selected = pairs.selected;
   panel = new PairPanel(place("pair"), facts, () => [["the recipe on the left", active()], ...facts.recipes.filter((entry) => entry.from === "subset" || now().compared.includes(entry.name)).map((entry) => [entry.name, entry.recipe])], tag, (by) => grid.move(by));
   head();
   chips.draw();
   chips.counted = chips.count();
-  const opened = facts.recipes.find((entry) => entry.from === "subset") ?? (location.hash ? null : await chips.strictest());
-  if (opened) begin(startOf(opened));
+  const given = facts.recipes.filter((entry) => entry.from === "subset").slice(0, facts.compared);
+  const opened = given[0] ?? (location.hash ? null : await chips.strictest());
+  if (opened) begin(startOf(opened), given.map((entry) => entry.name));
   chips.mark();
   recipe.draw();
   makeMain();
   drawMain();
-  await Promise.all([scores.draw(), choose(), grid.load()]);
+  await Promise.all([scores.draw(), choose(), load()]);
   controls.draw(found);
   if (now().view === "rejects") drawView();
   if (found) tags.suggest(found);
@@ -255,7 +278,7 @@ async function start() {
     grid.find(now().pair); // the focus returns to its card
     panel.show(now().pair);
   }
-  wide.addEventListener("change", () => { folds(); grid.lay(true); });
+  wide.addEventListener("change", () => { folds(); for (const each of grids()) each.lay(true); });
   document.body.classList.add("ready");
   if (facts.searchable) ask("warm").catch(() => {}); // the search reports what is wrong
 }

@@ -157,11 +157,11 @@ export function address(from) {
   return `${location.pathname}${location.search}#${words}`;
 }
 
-/** Starts with the pairs next to a recipe's cut, or only with the recipe if the URL says what to show. */
-export function begin(recipe) {
+/** Starts with a comparison of several recipes or the pairs next to one's cut, or only with the recipe if the URL says what to show. */
+export function begin(recipe, names) {
   if (state.recipe !== EMPTY.recipe) return;
   const empty = address(state) === address(EMPTY);
-  state = { ...state, recipe, ...(empty ? { sort: "cut" } : {}) };
+  state = { ...state, recipe, ...(empty ? { sort: "cut" } : {}), ...(empty && names.length > 1 ? { view: "disagree", compared: names } : {}) };
   write("replaceState");
 }
 

@@ -5,8 +5,8 @@ import { ask } from "./ask.js";
 import { now, change, active, comparable, regionOf } from "./state.js";
 import { face } from "./grid.js";
 
-/** Recipes side by side: a bar per combination of their verdicts, as in an UpSet plot. */
-export async function disagree(place, facts, compared) {
+/** Recipes side by side: two as three columns, more as a bar per combination of their verdicts, as in an UpSet plot. */
+export async function disagree(place, facts, compared, columns) {
   const state = now();
   const chosen = comparable(facts);
   const opened = regionOf(facts);
@@ -21,14 +21,15 @@ export async function disagree(place, facts, compared) {
   const left = lacking.length ? h("p", { class: "told left-out" }, "Not compared (unknown here, or too many): ", lacking.map((name, number) => [number ? ", " : "", foreign(name)]), ".") : null;
   if (chosen.length < 2) {
     fill(place, picks, left, h("p", { class: "quiet" }, "Choose two or more to see where they agree and where they do not."));
-    return;
+    return undefined;
   }
   const found = await ask("regions", { compared: compared() });
-  if (now() !== state && JSON.stringify(now().compared) !== JSON.stringify(state.compared)) return;
+  if (now() !== state && JSON.stringify(now().compared) !== JSON.stringify(state.compared)) return undefined;
   const most = Math.max(...found.regions.map((region) => region.rows), 1);
   const label = (name) => (name === "@" ? "on the left" : name);
+  if (chosen.length === 2) return columns.draw(place, [picks, left], chosen.map((name) => (name === "@" ? "the recipe on the left" : name)), found);
   const same = (pattern) => JSON.stringify(pattern) === JSON.stringify(opened);
-  fill(place, picks, left, h("div", { class: "upset", role: "group", "aria-label": "How many pairs each combination of recipes keeps" },
+  return fill(place, picks, left, h("div", { class: "upset", role: "group", "aria-label": "How many pairs each combination of recipes keeps" },
     h("div", { class: "sets" },
       chosen.map((name, number) => h("span", null, foreign(label(name)), h("small", null, ` ${count(found.sets[number])}`))), h("span", null, "pairs")),
     found.regions.map((region) => {
