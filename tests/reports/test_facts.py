@@ -75,7 +75,9 @@ def test_the_facts_are_those_of_the_page_without_its_images(scored: tuple[Run, P
     reject = facts["sections"]["found"]["kinds"][0]
     assert [facts["pairs"][str(row)]["key"] for row in reject["pairs"]] == ["<b>bad"]
     (gallery,) = facts["sections"]["galleries"]["galleries"]
-    assert gallery["subset"] == {"place": 0, "label": "long", "kept": len(subset), "times": len(subset)}
+    assert gallery["subset"] == {
+        "place": 0, "label": "long", "colour": "c1", "kept": len(subset), "times": len(subset),
+    }  # fmt: skip
     (line,) = gallery["steps"][0]["fallen"][0]["lines"]
     assert [each["score"] for each in line["just_dropped"]] == [
         facts["pairs"][str(each["pair"])]["numbers"]["characters"] for each in line["just_dropped"]

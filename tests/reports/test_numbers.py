@@ -1,5 +1,8 @@
 """The page's numbers and names by hand: formats, histograms, counts of words; what subsets and reasons are called."""
 
+import re
+from collections.abc import Sequence
+from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -10,7 +13,7 @@ from hypothesis import strategies as st
 from tamis.recipes.recipe import load
 from tamis.reports import distributions, formats
 from tamis.reports.distributions import BARS, QUANTILES, Histogram, histograms, tallies
-from tamis.reports.formats import colour, in_words, names_of
+from tamis.reports.formats import colours, in_words, names_of
 from tamis.runs import Run
 from tamis.runs.subset import Subset
 from tamis.runs.table import MemoryTable
@@ -112,7 +115,44 @@ def test_a_subset_is_called_by_its_recipe_and_what_was_changed_of_it(
     found = names_of([Subset(run=small_run, keep=keep, recipe=each) for each in chosen])
     assert [each["label"] for each in found] == labels
     assert [each["place"] for each in found] == list(range(len(chosen)))
-    assert [colour({"place": place}) for place in (0, 7, 8)] == ["c1", "c8", "c1"]
+
+
+def test_a_recipe_has_one_colour_wherever_it_is_listed() -> None:
+    """CRC-32 of "a" is 0xe8b7be43, whose last three bits are 3: hue 4. So are those of "j", which has the next."""
+    assert colours(["j", "a"]) == {"a": "c4", "j": "c5"}
+    many = [f"recipe {number}" for number in range(30)]
+    found = colours(many)
+    assert found == colours(many[::-1])
+    assert len({*map(found.get, sorted(many)[:8])}) == 8
+    assert {name.partition(" ")[0] for name in map(found.__getitem__, sorted(many)[:8])} == {
+        f"c{n}" for n in range(1, 9)
+    }
+    assert len({*map(found.get, sorted(many)[:24])}) == 24
+    # Those that come first do not depend on those that come later.
+    assert {name: colours(many[:5], many)[name] for name in many[:5]} == colours(many[:5])
+
+
+@pytest.mark.parametrize(
+    ("scheme", "grounds"), [(0, ("#faf9f6", "#ffffff", "#f1efe9")), (1, ("#15171a", "#1d2024", "#25292e"))]
+)
+def test_colours_stand_out_from_every_ground(scheme: int, grounds: Sequence[str]) -> None:
+    """WCAG 2.2, 1.4.11: 3 to 1 for graphics."""
+    text = (files("tamis.reports") / "templates" / "colours.css").read_text()
+    hues = re.findall(r"--s\d: (#\w{6})", text)[8 * scheme :][:8]
+    assert len(hues) == 8
+    assert min(contrast(hue, ground) for hue in hues for ground in grounds) >= 3
+
+
+def contrast(one: str, other: str) -> float:
+    """WCAG's contrast ratio: (L1 + 0.05) / (L2 + 0.05) of the relative luminances, the lighter first."""
+
+    def luminance(colour: str) -> float:
+        levels = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        linear = [level / 12.92 if level <= 0.04045 else ((level + 0.055) / 1.055) ** 2.4 for level in levels]
+        return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
+
+    darker, lighter = sorted((luminance(one), luminance(other)))
+    return (lighter + 0.05) / (darker + 0.05)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from zlib import crc32
 
 from tamis.core.types import EXIF_WORDS
 from tamis.recipes.names import shipped_names
@@ -104,28 +105,47 @@ def in_words(reason: str) -> str:
     return reason
 
 
-#: Number of colours for subsets in style.css; colour-blind readers can tell them apart.
-_COLOURS = 8
+#: Number of hues for subsets in colours.css, which colour-blind readers can tell apart, and of their patterns.
+_HUES, _PATTERNS = 8, 3
 
 #: Maximum number of changed settings in a label, and of characters of each value.
 _NAMED, _VALUE = 2, 24
 
 
 def names_of(subsets: Sequence[Subset]) -> list[dict[str, Any]]:
-    """Returns `place`, `label`, `kept` rows and `times` with repeats of each subset; a repeated label gets a number."""
+    """Returns `place`, `label`, `colour`, `kept` rows and `times` with repeats of each subset.
+
+    A repeated label gets a number.
+    """
     seen: Counter[str] = Counter()
-    names = []
+    names: list[dict[str, Any]] = []
     for position, subset in enumerate(subsets):
         label = f"{subset.name}{_changes(subset, subsets)}"
         seen[label] += 1
         label = label if seen[label] == 1 else f"{label} ({seen[label]})"
         names.append({"place": position, "label": label, "kept": subset.kept, "times": len(subset)})
-    return names
+    stored = subsets[0].run.subset_names if subsets else []
+    known = colours(stored, [each["label"] for each in names])
+    return [{**each, "colour": known[each["label"]]} for each in names]
+
+
+def colours(*groups: Iterable[str]) -> dict[str, str]:
+    """Returns the CSS classes of each name's colour: "c3", or "c3 t2" for the third hue in the second pattern.
+
+    The hue follows from the name; if an earlier name has it, the next free one is taken, and a free pattern from the
+    ninth name on. Groups choose in turn, the names in a group by alphabet, so that their order does not matter.
+    """
+    found: dict[str, str] = {}
+    for name in dict.fromkeys(name for group in groups for name in sorted(group)):
+        first, pattern = crc32(name.encode()) % _HUES, len(found) // _HUES % _PATTERNS
+        slots = [f"c{(first + step) % _HUES + 1}" + (f" t{pattern + 1}" if pattern else "") for step in range(_HUES)]
+        found[name] = next((slot for slot in slots if slot not in found.values()), slots[0])
+    return found
 
 
 def colour(subset: Mapping[str, Any]) -> str:
-    """Returns the CSS class with a subset's colour."""
-    return f"c{subset['place'] % _COLOURS + 1}"
+    """Returns the CSS classes of a subset's colour."""
+    return str(subset["colour"])
 
 
 def _changes(subset: Subset, others: Sequence[Subset]) -> str:

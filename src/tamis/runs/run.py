@@ -255,6 +255,11 @@ class Run:
         words = ["tamis", "score", *(pool_paths(self.facts) or ["POOL"]), "--run", str(self.path)]
         return shlex.join([*words, *pool_options(self.facts["pool"])])
 
+    @property
+    def subset_names(self) -> list[str]:
+        """The names of the subsets that are stored in the run's folder."""
+        return [file.stem for file in (self.path / "subsets").glob("[!.]*.parquet")]
+
     def embed_command(self) -> str:
         """Returns the command that stores embeddings: of the CLIP that scored the run, or else of a common one."""
         scored = [group.facts["settings"]["model"] for group in self.scores.values() if group.facts["name"] == "clip"]

@@ -384,7 +384,7 @@ def test_charts_begin_with_one_score_of_each_signal_and_found_words_are_marked(t
     shown = tab.locator(".chart h3").all_inner_texts()
     assert (shown[0], shown[1]) == ("shorter_side", "words")
     others = tab.locator("#add-column optgroup[label='other columns'] option").all_inner_texts()
-    assert "content_hidden" in others and "width" in others
+    assert {"content_hidden", "width"} <= set(others)
     assert not set(shown) & set(others)
     for list_ in ("#more-charts", "#sort"):
         assert tab.locator(f"{list_} [label^='other column']").count() >= 1

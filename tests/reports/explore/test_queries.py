@@ -21,6 +21,7 @@ from tamis.reports.explore.cached_run import CachedRun, View
 from tamis.reports.explore.image_cache import Images, NoImage
 from tamis.reports.explore.pages import copies, pair_facts
 from tamis.reports.explore.queries import Explorer, as_yaml
+from tamis.reports.formats import names_of
 from tamis.reports.page_pairs import random_order, scramble_uids
 from tamis.runs import Run, parts
 from tamis.runs.subset import Subset
@@ -65,6 +66,15 @@ def test_the_page_keeps_the_pairs_that_the_command_keeps(
     high, low = explorer.run.table().uids(rows)
     assert [high.tolist(), low.tolist()] == [half.tolist() for half in chosen.uids()]
     assert [line["kept"] for line in explorer.chosen(recipe, [])["funnel"]] == [line["kept"] for line in chosen.funnel]
+
+
+def test_subsets_have_the_colours_of_the_report(explorer: Explorer) -> None:
+    run = tamis.open_run(explorer.run.path)
+    subsets = [tamis.select(run, recipe) for recipe in RECIPES]
+    report = [each["colour"] for each in names_of(subsets)]
+    page = Explorer(explorer.run, subsets[::-1], lambda run, recipe: tamis.select(run, recipe)).facts()["recipes"]
+    assert [each["colour"] for each in page if each["from"] == "subset"] == report[::-1]
+    assert len({*report}) == len(RECIPES)
 
 
 def test_a_saved_subset_is_the_one_on_the_page(explorer: Explorer) -> None:

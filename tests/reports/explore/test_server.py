@@ -33,7 +33,7 @@ def test_the_page_and_its_files_come_with_a_strict_policy(page: Page) -> None:
     assert (headers["x-content-type-options"], headers["referrer-policy"]) == ("nosniff", "no-referrer")
     assert headers["cross-origin-resource-policy"] == "same-origin"
     named = re.findall(rb'(?:src|href)="(/[^"]+)"', body)
-    assert len(named) == 3
+    assert len(named) == 4
     for path in named:
         status, headers, _ = page.request(path.decode())
         assert status == 200
@@ -149,7 +149,7 @@ def test_a_subset_that_cannot_be_written_gets_a_sentence(page: Page, monkeypatch
     assert "too many for a file" in error
     for number, expected in [(errno.EROFS, "folder you can write to"), (errno.ENOSPC, "space"), (errno.EIO, "repeat")]:
 
-        def fail(*arguments: Any, number: int = number) -> None:
+        def fail(*arguments: Any, number: int = number, **settings: Any) -> None:
             raise OSError(number, os.strerror(number))
 
         monkeypatch.setattr(Subset, "save", fail)

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import lru_cache
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,7 @@ from tamis.reports.explore.image_cache import TextPainter
 from tamis.reports.explore.layout import top_words
 from tamis.reports.explore.near import LARGEST, Near
 from tamis.reports.explore.tagging import Tags, kept_shares
+from tamis.reports.formats import colours, names_of
 from tamis.reports.page_pairs import read_pairs, smallest
 from tamis.runs.makers import drawn_world, models_in_words
 from tamis.runs.subset import OtherCaptions, Subset, captions_of
@@ -127,6 +129,11 @@ class Explorer:
             }
             for number, subset in enumerate(self._opened_with)
         ]
+        recipes = opened + self._shipped()
+        labels = [each["label"] for each in names_of(self._opened_with)]
+        known = colours(self.run.subset_names, labels, [each["name"] for each in recipes])
+        for each, label in zip_longest(recipes, labels):
+            each["colour"] = known[label or each["name"]]
         return {
             "run": str(self.run.path),
             "rows": len(self.run),
@@ -136,7 +143,7 @@ class Explorer:
             "texts": sorted(self.run.texts),
             "statuses": dict(self.run.statuses),
             "readable": sorted(USABLE),
-            "recipes": opened + self._shipped(),
+            "recipes": recipes,
             "tags": self.tag_facts(),
             "missing": len(self.run.missing_shards),
             "drawn": drawn_world(self.run.models),
@@ -457,7 +464,7 @@ class Explorer:
         with self._guard:  # from now on the page compares with the new file
             self._opened_with = tuple(subset if opened.name == checked.name else opened for opened in self._opened_with)
             self._ordered.cache_clear()
-        return {"subset": str(path), "kept": subset.kept}
+        return {"subset": str(path), "kept": subset.kept, "colour": colours(self.run.subset_names)[checked.name]}
 
 
 def as_yaml(recipe: Recipe) -> str:

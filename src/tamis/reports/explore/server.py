@@ -97,11 +97,9 @@ def application(pages: Pages, token: str, framed: Callable[[], bool]) -> Starlet
     except ImportError as error:
         raise needs_extra("starlette", "explore") from error
 
-    web = {
-        entry.name: entry.read_bytes()
-        for entry in (files("tamis.reports.explore") / "web").iterdir()
-        if entry.is_file()
-    }
+    reports = files("tamis.reports")
+    places = [*(reports / "explore" / "web").iterdir(), reports / "templates" / "colours.css"]
+    web = {entry.name: entry.read_bytes() for entry in places if entry.is_file()}
 
     # Every request passes here: wrong hosts, origins and tokens are refused, and every answer gets the headers.
     async def guard(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tamis.core.files.checked import read_result
 from tamis.reports.context import Context, Facts
-from tamis.reports.formats import NONE, fixed, share
+from tamis.reports.formats import NONE, colours, fixed, share
 
 
 def look(context: Context) -> Facts | None:
@@ -25,8 +25,9 @@ def gather(context: Context) -> Facts | None:
     if facts is None:
         return None
     names = [each["name"] for each in facts["contenders"]]
+    known = colours(context.run.subset_names, [each["label"] for each in context.names], names)
     return {
-        "lines": [_line(position, each, facts["rows"]) for position, each in enumerate(facts["contenders"])],
+        "lines": [_line(known[each["name"]], each, facts["rows"]) for each in facts["contenders"]],
         "baseline": facts["baseline"],
         "seeds": len(facts["seeds"]),
         "samples": facts["training"]["samples"],
@@ -36,11 +37,11 @@ def gather(context: Context) -> Facts | None:
     }
 
 
-def _line(position: int, each: Mapping[str, Any], rows: int) -> Facts:
+def _line(colour: str, each: Mapping[str, Any], rows: int) -> Facts:
     estimates = {name: each[name] and {end: each[name][end] for end in ("value", "low", "high")}
                  for name in ("score", "gain")}  # fmt: skip
     return {
-        "subset": {"place": position, "label": each["name"], "kept": each["kept"]},
+        "subset": {"colour": colour, "label": each["name"], "kept": each["kept"]},
         "share": each["kept"] / rows if rows else 0.0,
         **estimates,
         "tasks": {task: measured["value"] for task, measured in each["tasks"].items()},

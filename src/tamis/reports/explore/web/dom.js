@@ -55,6 +55,9 @@ const seen = (text) => String(text).replace(/[\u0000-\u0008\u000b-\u001f\u007f-\
 /** Text from the pool: isolated in its own direction, with invisible characters made visible. */
 export const foreign = (text, attributes) => h("bdi", { dir: "auto", ...attributes }, seen(text));
 
+/** A recipe's name behind a spot of its colour, which it has in the report too. */
+export const who = ({ name, colour }) => h("span", { class: `who ${colour ?? ""}` }, h("i", { class: "swatch" }), " ", foreign(name));
+
 /** A caption as the name of its image, for screen readers. */
 export function brief(caption) {
   const text = seen(caption ?? "").trim() || "no caption";

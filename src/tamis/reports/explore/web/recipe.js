@@ -1,6 +1,6 @@
 // The recipe: a card per step with its slider and what it drops, and the YAML that `tamis select` reads.
 
-import { h, fill, foreign, count, percent, short, copy, say } from "./dom.js";
+import { h, fill, foreign, count, percent, short, copy, say, who } from "./dom.js";
 import { ask } from "./ask.js";
 import { now, change, active, undo, canUndo, isEmpty, isSaved } from "./state.js";
 
@@ -44,7 +44,7 @@ export class Chips {
     const chip = (id, name, entry, about) => h("li", null, h("button", { type: "button", id, class: "chip", title: about, click: () => change(starting(entry)) }, name, entry ? this.share(entry) : ""));
     this.entries = this.facts.recipes.filter((entry) => entry.start && entry.kept !== null && !["no-filter", "random"].includes(entry.name));
     fill(this.place, h("h2", null, "Recipes"), h("ul", { class: "chips" }, chip("start-none", "every pair", null, "No recipe: all pairs"),
-      this.entries.map((entry, number) => chip(`start-${number}`, foreign(entry.name), entry, entry.about ?? "A saved subset"))));
+      this.entries.map((entry, number) => chip(`start-${number}`, who(entry), entry, entry.about ?? "A saved subset"))));
     this.mark();
   }
 
@@ -321,7 +321,7 @@ export class RecipePane {
       say(`${count(saved.kept)} pairs saved in ${saved.subset}`);
       this.saved.set(chosen.name, { ...saved, text: JSON.stringify(chosen) });
       const entries = this.facts.recipes;
-      const entry = { name: chosen.name, recipe: chosen, start: chosen, from: "subset" };
+      const entry = { name: chosen.name, recipe: chosen, start: chosen, from: "subset", colour: saved.colour };
       const known = entries.findIndex((each) => each.from === "subset" && each.name === chosen.name);
       if (known < 0) entries.unshift(entry);
       else entries[known] = entry;
