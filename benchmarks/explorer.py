@@ -12,8 +12,11 @@ deepscatter may not be sold, regl-scatterplot needs what the page's policy forbi
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -27,7 +30,7 @@ from urllib.parse import urlencode
 import numpy as np
 
 import tamis
-from benchmarks.measure import Case, Spent, benchmark, child, in_turn, spend, versus
+from benchmarks.measure import GIB, Case, Spent, benchmark, child, in_turn, spend, versus
 from benchmarks.runs import written
 from benchmarks.select import COLUMNS, write_run
 from tamis.commands.explore import explore
@@ -98,33 +101,48 @@ WATCH = """() => {
 }"""
 
 
+def serve(run: str) -> None:
+    """Serves the explorer until its input ends; prints its address, then its peak memory in bytes."""
+    with closing(explore(run).start()) as server:
+        print(server.address, flush=True)
+        sys.stdin.read()
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+
+
 @contextmanager
-def page_of(run: str, state: str = "") -> Iterator[Any]:
-    """Opens the explorer of a run in Chromium."""
+def page_of(run: str, state: str = "", peaks: list[int] | None = None) -> Iterator[Any]:
+    """Opens the explorer of a run in Chromium. It has its own process, whose peak memory goes to `peaks`."""
     from playwright.sync_api import sync_playwright
 
-    with sync_playwright() as driver, closing(explore(run).start()) as server:
+    code = f"from benchmarks.explorer import serve; serve({run!r})"
+    server = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert server.stdout
+    with sync_playwright() as driver:
         arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
         browser = driver.chromium.launch(executable_path=CHROMIUM, headless=True, args=arguments)
         tab = browser.new_page(viewport={"width": 1440, "height": 1000})
         tab.set_default_timeout(120_000)
-        tab.goto(f"{server.address}#{state}")
+        tab.goto(f"{server.stdout.readline().strip()}#{state}")
         tab.wait_for_selector("body.ready")
         yield tab
         browser.close()
+    peak = server.communicate()[0]
+    if peaks is not None:
+        peaks.append(int(peak.strip().splitlines()[-1]))
 
 
 def slide(run: str) -> Spent:
     # The address holds the recipe. Of the survivors: else as many are kept wherever the line is.
     recipe, charts = json.dumps(moved(0, of="survivors")), json.dumps(COLUMNS)
-    with page_of(run, urlencode({"recipe": recipe, "charts": charts})) as tab:
+    peaks: list[int] = []
+    with page_of(run, urlencode({"recipe": recipe, "charts": charts}), peaks) as tab:
         tab.wait_for_selector("#slider-0-value")
         tab.evaluate(SLIDE)  # the first move computes the rows' limits
         moves = []
         for _ in range(MOVES):
             time.sleep(1)  # the pairs below are there too
             moves.append(tab.evaluate(SLIDE) / 1000)
-    return Spent(statistics.median(moves), 0, 0, max(moves))
+    return Spent(statistics.median(moves), 0, 0, [max(moves), peaks[0]])
 
 
 def drag(run: str) -> dict[str, float]:
@@ -149,13 +167,14 @@ def drag(run: str) -> dict[str, float]:
 
 def slider(root: Path, given: Any) -> list[Case]:
     cases = []
-    for rows, target in ((1_000_000, "<= 0.2 s"), *(() if given.quick else ((10_000_000, "<= 1 s"),))):
+    for rows, target in ((1_000_000, "<= 0.2 s"), *(() if given.quick else ((10_000_000, "<= 0.8 s, 0.8 GiB"),))):
         run = root / str(rows)
         write_run(run, rows)
         spent = in_turn(2, ours=partial(child, slide, run), disk=partial(child, from_disk, run))
-        longest = max(each.result for each in spent["ours"])
+        longest, peak = (max(each.result[place] for each in spent["ours"]) for place in (0, 1))
+        facts = {"longest": round(longest, 3), "peak GiB of the server": round(peak / GIB, 2)}
         name = f"a slider moves over {rows:,} rows, next to select"
-        cases.append(versus(name, spent["ours"], spent["disk"], target=target, longest=round(longest, 3)))
+        cases.append(versus(name, spent["ours"], spent["disk"], target=target, **facts))
     return cases
 
 

@@ -139,10 +139,10 @@ class Verdict:
         )
 
 
-def blocks(rows: int) -> Iterator[slice]:
+def blocks(rows: int, block: int = _BLOCK) -> Iterator[slice]:
     """Yields slices of rows that fit into the processor's cache."""
-    for start in range(0, rows, _BLOCK):
-        yield slice(start, min(start + _BLOCK, rows))
+    for start in range(0, rows, block):
+        yield slice(start, min(start + block, rows))
 
 
 def widen(codes: Codes, largest: int) -> Codes:

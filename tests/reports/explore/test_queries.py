@@ -15,6 +15,7 @@ from explored_page import served
 from PIL import Image
 
 import tamis
+from tamis.reports import page_pairs
 from tamis.reports.explore import cached_run
 from tamis.reports.explore import image_cache as image_module
 from tamis.reports.explore.cached_run import CachedRun, View
@@ -23,7 +24,7 @@ from tamis.reports.explore.pages import copies, pair_facts
 from tamis.reports.explore.queries import Explorer, as_yaml
 from tamis.reports.formats import names_of
 from tamis.reports.page_pairs import random_order, scramble_uids
-from tamis.runs import Run, parts
+from tamis.runs import Run, parts, reasons
 from tamis.runs.subset import Subset
 from tamis.runs.table import MemoryTable
 
@@ -140,6 +141,24 @@ def test_orders_are_what_they_say(explorer: Explorer) -> None:
     ends = order(sort="extremes", column="characters")
     assert (characters[ends[0]], characters[ends[1]]) == (characters.min(), characters.max())
     assert sorted(ends) == sorted(order()) == list(range(60)) != order()
+
+
+def test_orders_by_blocks_are_those_of_one_sort(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cached_run, "LISTED", 5)
+    for module in (cached_run, page_pairs):
+        monkeypatch.setattr(module, "blocks", lambda rows: reasons.blocks(rows, 7))
+    words, places = explorer.run["words"], np.argsort(random_order(explorer.run.table())).tolist()
+    assert sorted(range(60), key=lambda row: int(explorer.run.order[row])) == places
+    some = [row for row in places if 3 <= words[row] <= 9]
+    for sort, key in (
+        ({"sort": "random"}, lambda row: 0),
+        ({"sort": "row"}, lambda row: row),
+        ({"sort": "score", "column": "words"}, lambda row: -words[row]),
+        ({"sort": "score", "column": "words", "descending": False}, lambda row: words[row]),
+    ):
+        view: Any = {**sort, "ranges": (("words", 3, 9),)}
+        rows, total = explorer.view(View(**view), RECIPES[1])
+        assert (rows.tolist(), total) == (sorted(some, key=key)[:5], len(some))
 
 
 def test_what_another_step_drops_is_not_next_to_the_cut(explorer: Explorer) -> None:

@@ -172,7 +172,8 @@ def _near_sample(scan: Scan[Any], wanted: Callable[[Rows], Rows], rows: int) -> 
     guess = sample.size - round(sample.size * int(wanted(np.array([rows]))[0]) / rows)
     margin = max(sample.size * _HELD // rows // 4, 1)
     ends = np.clip([guess - margin, guess + margin], 0, sample.size - 1)
-    first, last = np.partition(sample, ends)[ends]
+    sample.partition(ends)  # in place, as below: a copy has 32 MB
+    first, last = sample[ends]
     del sample
 
     def look(keys: U64, _: Rows) -> tuple[int, int, U64]:
@@ -190,5 +191,6 @@ def _near_sample(scan: Scan[Any], wanted: Callable[[Rows], Rows], rows: int) -> 
         return None
     keys = np.concatenate(near)
     place = held - int(n[0] - above)
-    cut = np.partition(keys, place)[[place]]
+    keys.partition(place)
+    cut = keys[[place]]
     return cut, n, np.array([above + np.count_nonzero(keys > cut)]), np.array([np.count_nonzero(keys == cut)])

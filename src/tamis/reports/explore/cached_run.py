@@ -5,11 +5,12 @@ A view is the filters and the order of the rows that the page shows.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -21,15 +22,18 @@ from tamis.core.arrays import U64, Float64s, Mask, Rows
 from tamis.core.errors import RecipeError, check_words
 from tamis.core.types import Column
 from tamis.reports.distributions import Histogram, bars_of, histogram, whole_column
-from tamis.reports.page_pairs import random_order, smallest
+from tamis.reports.page_pairs import first_by, random_order, smallest
 from tamis.runs.expression import parse
 from tamis.runs.reasons import blocks
 from tamis.runs.run import Run, ScoreSet
 from tamis.runs.subset import Subset
-from tamis.runs.table import Table
+from tamis.runs.table import Table, as_numbers
 
-#: Bytes of columns kept in memory; further columns are read from disk each time.
-_CACHE_BYTES = 1 << 30
+#: Bytes of columns, and rows of uids, kept in memory; others are read from disk each time.
+_CACHE_BYTES, _UIDS = 1 << 30, 1 << 21
+
+#: The C library, and the number of glibc's setting for how many threads hold freed memory apart: see mallopt(3).
+_LIBC, _ARENA_MAX = ctypes.CDLL(None), -8
 
 #: The bar number of rows without a finite value.
 NONE = 255
@@ -41,17 +45,25 @@ class CachedRun(Run):
     def __init__(self, path: str | os.PathLike[str], *, partial: bool = False, most: int = _CACHE_BYTES) -> None:
         super().__init__(path, partial=partial)
         self._columns_read: dict[tuple[int, str, str], Any] = {}
-        self._read_uids = cache(super().read_uids)
         self._room = most
         self._guard = threading.Lock()
+        if hasattr(_LIBC, "mallopt"):  # else each thread of the server would keep freed memory
+            _LIBC.mallopt(_ARENA_MAX, 2)
 
     @cached_property
-    def order(self) -> U64:
-        """The random order: (rows,) numbers."""
-        return random_order(self.table())
+    def order(self) -> NDArray[np.uint32]:
+        """The random order: (rows,) the place of each row."""
+        rows = np.argsort(random_order(self.table()))
+        places = np.empty(rows.size, np.uint32)
+        places[rows] = np.arange(rows.size, dtype=np.uint32)
+        return places
+
+    @cached_property
+    def _uids_of(self) -> Callable[[int], tuple[U64, U64]]:
+        return lru_cache(max(2, len(self.shards) * _UIDS // max(len(self), 1)))(super().read_uids)
 
     def read_uids(self, block: int) -> tuple[U64, U64]:
-        return self._read_uids(block)
+        return self._uids_of(block)
 
     def _read(self, block: int, wanted: Mapping[str, tuple[str, ScoreSet | None, Column]]) -> dict[str, Any]:
         keys = {name: (block, group.folder.name if group else "", inner) for name, (inner, group, _) in wanted.items()}
@@ -61,6 +73,8 @@ class CachedRun(Run):
         for name, value in read.items():
             if wanted[name][2].kind != "vector":
                 self._cache(keys[name], value)
+        if read:
+            release()
         return held | read
 
     def _cache(self, key: tuple[int, str, str], value: Any) -> None:
@@ -80,6 +94,13 @@ class CachedRun(Run):
                 self.__dict__.pop(name, None)
 
 
+def release() -> None:
+    """Returns memory to the system that Arrow and glibc hold after large temporaries were freed."""
+    pa.default_memory_pool().release_unused()
+    if hasattr(_LIBC, "malloc_trim"):
+        _LIBC.malloc_trim(0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Binned:
     """A column binned as in the report: its distribution, and the bar of each row (`NONE` without a finite value).
@@ -94,7 +115,7 @@ class Binned:
     def count(self, among: Mask) -> NDArray[np.int64]:
         """Returns the number of rows of a mask in each bar: (bars,)."""
         total = np.zeros(256, np.int64)
-        for span in blocks(self.bars.size):
+        for span in blocks(self.bars.size, 1 << 17):  # bincount makes 8 bytes of each
             total += np.bincount(self.bars[span][among[span]], minlength=256)
         return total[: self.facts.pool.size]
 
@@ -205,14 +226,14 @@ def rows_of(
     run: Run,
     subset: Subset,
     having: Callable[[str], Mask],
-    order: U64,
+    order: NDArray[np.uint32],
     among: Mask | None = None,
     chosen: Rows | None = None,
     most: int | None = None,
 ) -> tuple[Rows, int]:
     """Returns the first `LISTED` rows of a view in its order, or `most` in the order "row", and the number of all.
 
-    `having` returns the rows with a tag. `order`: (rows,) numbers, the random order, which also breaks ties. The
+    `having` returns the rows with a tag. `order`: (rows,) the random order, which also breaks ties. The
     view is limited to the mask `among` and to the rows `chosen`, which keep their order if the view's order is "row".
     """
     table = run.table()
@@ -227,24 +248,48 @@ def rows_of(
         _keep_word(run.shown, mask, column, word)
     if view.caption:
         _keep_caption(run, mask, view.caption)
-    rows = np.flatnonzero(mask) if chosen is None else chosen[mask[chosen]]
-    total = int(rows.size)
-    first = partial(smallest, rows, ties=order.__getitem__, n=LISTED)
+    total = int(np.count_nonzero(mask)) if chosen is None else int(np.count_nonzero(mask[chosen]))
     if view.sort == "row":
+        rows = _first(mask, most or LISTED) if chosen is None else chosen[mask[chosen]]
         return rows[: most or LISTED].copy(), total  # a copy: a view would keep all rows in memory
+    if chosen is not None:
+        some = np.zeros(mask.size, bool)
+        some[chosen] = True
+        mask &= some
     if view.sort == "random":
-        return first(order[rows]), total
+        return first_by(order, LISTED, mask), total
     if view.sort == "cut":
-        keys, keep = _from_cut(run, subset)[rows], subset.keep[rows]
-        sides = (smallest(rows[side], keys[side], order.__getitem__, LISTED) for side in (keep, ~keep))
+        keys = _from_cut(run, subset)
+        sides = (_lowest(keys, order, mask & (subset.keep == side)) for side in (True, False))
         return alternate(*sides)[:LISTED], total
     check_kind(table, view.column, "number")
-    values = whole_column(table, view.column)[rows]
+    values = whole_column(table, view.column)
     if view.sort == "score":
-        return first(-values if view.descending else values), total
-    both = alternate(first(values), first(-values))
+        return _lowest(-values if view.descending else values, order, mask), total
+    both = alternate(_lowest(values, order, mask), _lowest(-values, order, mask))
     _, unique = np.unique(both, return_index=True)
     return both[np.sort(unique)[:LISTED]], total
+
+
+def _first(mask: Mask, n: int) -> Rows:
+    """Returns the first n rows of a mask."""
+    found, left = [np.empty(0, np.int64)], n
+    for span in blocks(mask.size):
+        found.append(np.flatnonzero(mask[span])[:left] + span.start)
+        left -= found[-1].size
+    return np.concatenate(found)
+
+
+def _lowest(keys: NDArray[Any], order: NDArray[np.uint32], among: Mask) -> Rows:
+    """Returns the `LISTED` rows of a mask with the lowest keys, sorted; ties by `order`, NaN last. By blocks."""
+    rows = np.empty(0, np.int64)
+    for span in blocks(among.size):
+        inside = among[span]
+        if rows.size == LISTED and (limit := keys[rows[-1]]) == limit:
+            inside = inside & (keys[span] <= limit)
+        rows = np.concatenate([rows, np.flatnonzero(inside) + span.start])
+        rows = smallest(rows, keys[rows], order.__getitem__, LISTED)
+    return rows
 
 
 def alternate(one: Rows, other: Rows) -> Rows:
@@ -258,8 +303,12 @@ def _from_cut(run: Run, subset: Subset) -> Float64s:
     cut, codes = subset.verdict.ranking, subset.verdict.dropped_by
     if cut is None:
         return np.zeros(subset.keep.size)
-    distance = np.abs(cut.distance(parse(cut.score).values(run.table(subset.verdict.names))))
-    return distance if codes is None else np.where(subset.keep | (codes == cut.code), distance, np.inf)
+    values = parse(cut.score).values(run.table(subset.verdict.names))
+    for span in blocks(values.size):  # in place: a whole copy would be large
+        values[span] = np.abs(cut.distance(values[span]))
+        if codes is not None:
+            values[span][~subset.keep[span] & (codes[span] != cut.code)] = np.inf
+    return values
 
 
 def check_kind(table: Table, column: str, kind: str) -> None:
@@ -279,8 +328,12 @@ def _keep_range(table: Table, mask: Mask, column: str, low: float | None, high: 
     check_kind(table, column, "number")
     with np.errstate(over="ignore"):  # an end beyond float32's range is infinite
         bottom, top = np.float32(-np.inf if low is None else low), np.float32(np.inf if high is None else high)
-    values = whole_column(table, column)
-    mask &= (values >= bottom) & (values <= top)
+
+    def look(span: slice, columns: dict[str, Any]) -> None:
+        values = as_numbers(columns[column])
+        mask[span] &= (values >= bottom) & (values <= top)
+
+    list(table.map([column], look))
 
 
 def _keep_word(table: Table, mask: Mask, column: str, word: str) -> None:

@@ -9,7 +9,7 @@ import json
 import shlex
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import lru_cache
 from itertools import zip_longest
 from typing import Any
@@ -41,6 +41,7 @@ from tamis.reports.explore.cached_run import (
     count_words,
     count_words_among,
     heat,
+    release,
     rows_of,
     word_codes,
     words_containing,
@@ -52,6 +53,7 @@ from tamis.reports.explore.tagging import Tags, kept_shares
 from tamis.reports.formats import colours, names_of
 from tamis.reports.page_pairs import read_pairs, smallest
 from tamis.runs.makers import drawn_world, models_in_words
+from tamis.runs.reasons import Verdict
 from tamis.runs.subset import OtherCaptions, Subset, captions_of
 from tamis.runs.tags import BAD, GOOD, TAGS
 
@@ -62,8 +64,9 @@ Recipe = Mapping[str, Any]
 #: Facts, and arrays that are sent after them.
 Framed = tuple[dict[str, Any], list[NDArray[Any]]]
 
-#: Sizes of the caches: subsets, orders of rows, searches, columns of counted words.
-_CHOICES, _ORDERS, _SEARCHES, _COUNTED = 12, 24, 8, 2
+#: Sizes of the caches: subsets (with fewer of large runs: so many rows in all), orders of rows, searches, columns of
+#: counted words.
+_CHOICES, _KEPT, _ORDERS, _SEARCHES, _COUNTED = 12, 1 << 26, 24, 8, 2
 
 #: Maximum bytes of a subset's file name. File systems allow 255; the temporary name is longer.
 _LONGEST_NAME = 230
@@ -94,7 +97,8 @@ class Explorer:
         self._opened_with = tuple(subsets)
         self._bins: dict[str, Binned] = {}
         self._guard, self._counting = threading.RLock(), threading.Lock()
-        self._choice = lru_cache(_CHOICES)(lambda key: choose(run, _with_steps(json.loads(key))))
+        choices = max(COMPARED + 2, min(_CHOICES, _KEPT // max(len(run), 1)))
+        self._choice = lru_cache(choices)(lambda key: _fold(choose(run, _with_steps(json.loads(key)))))
         self._ordered = lru_cache(_ORDERS)(self._order_rows)
         self._found = lru_cache(_SEARCHES)(self._search)
         self.map_names = lru_cache(_ORDERS)(self._name_regions)
@@ -174,7 +178,10 @@ class Explorer:
         """
         if "saved" not in recipe:
             with self._guard:  # concurrent requests about one recipe apply it once
-                return self._choice(json.dumps(recipe))
+                subset, verdict = self._choice(json.dumps(recipe))
+            if verdict is None:
+                return subset
+            return replace(subset, keep=np.asarray(verdict.dropped_by) == 0, verdict=verdict)
         number = recipe["saved"]
         if not isinstance(number, int) or not 0 <= number < len(self._opened_with):
             raise RecipeError(f"the page has {len(self._opened_with)} subsets, there is no number {number!r}")
@@ -291,6 +298,7 @@ class Explorer:
         """Returns the contents of the grid's cards, except their images, in the given order."""
         subset = self.choose(recipe)
         pairs = read_pairs(self.run, rows, list(columns), [])
+        release()
         return [
             {
                 "row": row,
@@ -465,6 +473,14 @@ class Explorer:
             self._opened_with = tuple(subset if opened.name == checked.name else opened for opened in self._opened_with)
             self._ordered.cache_clear()
         return {"subset": str(path), "kept": subset.kept, "colour": colours(self.run.subset_names)[checked.name]}
+
+
+def _fold(subset: Subset) -> tuple[Subset, Verdict | None]:
+    """Returns a subset without its mask and its verdict, which has the mask; or the subset, if it needs more."""
+    release()
+    if subset.verdict.dropped_by is None or subset.times is not None or subset.caption is not None:
+        return subset, None
+    return replace(subset, keep=np.zeros(0, bool), verdict=Verdict()), subset.verdict
 
 
 def as_yaml(recipe: Recipe) -> str:

@@ -22,6 +22,7 @@ from tamis.recipes.steps.steps import clean_tag
 from tamis.reports.explore.cached_run import CachedRun
 from tamis.runs import manifest, parts, tags
 from tamis.runs.claims import claim_to_write, lock_run
+from tamis.runs.reasons import blocks
 from tamis.runs.tags import BAD, GOOD, SEPARATOR, TAGS, tags_in
 
 #: Maximum number of rows in all changes that can be undone: 16 bytes each.
@@ -79,8 +80,12 @@ class Tags:
     def counts(self, among: Mask | None = None) -> dict[str, int]:
         """Returns the number of rows with each tag, in a mask or in all; the most frequent tag first."""
         found: Counter[str] = Counter()
-        rows = np.bincount(self._codes if among is None else self._codes[among])
-        for text, number in zip(self._sets, rows.tolist(), strict=False):
+        sets = self._sets.copy()  # first: another thread may add some
+        rows = np.zeros(len(sets), np.int64)
+        for span in blocks(self._codes.size) if len(sets) > 1 else ():
+            codes = self._codes[span] if among is None else self._codes[span][among[span]]
+            rows += np.bincount(codes, minlength=rows.size)[: rows.size]
+        for text, number in zip(sets, rows.tolist(), strict=True):
             found.update(dict.fromkeys(tags_in(text), number) if number else {})
         return dict(sorted(found.items(), key=lambda entry: (-entry[1], entry[0])))
 
