@@ -15,8 +15,8 @@ PHONE = {"width": 390, "height": 844}
 
 
 @contextmanager
-def new_tab(browser: Any, **settings: Any) -> Iterator[Any]:
-    """An empty tab; whatever the page complains of fails the test."""
+def new_tab(browser: Any, here: str = HERE, **settings: Any) -> Iterator[Any]:
+    """An empty tab; whatever the page complains of, and a request that does not contain `here`, fails the test."""
     context = browser.new_context(**{"viewport": {"width": 1440, "height": 1000}, **settings})
     context.set_default_timeout(15_000)
     tab = context.new_page()
@@ -27,7 +27,7 @@ def new_tab(browser: Any, **settings: Any) -> Iterator[Any]:
         "console",
         lambda said: wrong.append(said.text) if said.type == "error" and "Failed to load" not in said.text else None,
     )
-    tab.on("request", lambda asked: wrong.append(asked.url) if "://" in asked.url and HERE not in asked.url else None)
+    tab.on("request", lambda asked: wrong.append(asked.url) if "://" in asked.url and here not in asked.url else None)
     yield tab
     context.close()
     assert wrong == []

@@ -10,7 +10,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from tamis.cli import options
-from tamis.cli.printing import offer, partly, print_funnel, print_json, print_table, say
+from tamis.cli.printing import follow_the_work, offer, partly, print_funnel, print_json, print_table, say
 from tamis.core.errors import RecipeError, StopError
 
 #: Format of an export without `--to`, by the ending of its path.
@@ -241,16 +241,30 @@ def overlap(
 def report(
     run: options.RunPath,
     subsets: options.Subsets = None,
-    out: options.OutPage = Path("report.html"),
+    out: Annotated[
+        Path | None, Option("--out", "-o", help="The page. Default: report.html, or report-interactive.html.")
+    ] = None,
+    interactive: Annotated[bool, Option("--interactive", help="Write the explorer, without a server.")] = False,
+    pairs: Annotated[int, Option(min=100, help="With --interactive: number of pairs to draw.")] = 5000,
     partial: options.Partial = False,
     overwrite: options.Overwrite = False,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Write one self-contained HTML page about a run and its subsets.
+
+    With --interactive it is the explorer for drawn pairs, with sliders, filters and map, to hand over as one file.
 
     Example: tamis report runs/mine basic clip-30 --out report.html
     """
     import tamis
 
+    out = out or Path("report-interactive.html" if interactive else "report.html")
     options.in_a_folder(out)
-    page = tamis.report(run, subsets or [], out=out, partial=partial, overwrite=overwrite)
+    follow_the_work(quiet=quiet)
+    page = tamis.report(
+        run, subsets or [], out=out, interactive=interactive, pairs=pairs, partial=partial, overwrite=overwrite
+    )
+    if as_json:
+        print_json({"page": str(page), "bytes": page.stat().st_size})
     say(f"wrote {page}")

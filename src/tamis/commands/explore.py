@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial as partial_of
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tamis.commands.report import load_subsets
-from tamis.commands.select import select
-from tamis.recipes.names import shipped_name
+from tamis.commands.report import open_explorer
 from tamis.recipes.recipe import PathLike
 from tamis.runs import Run
 
@@ -39,27 +35,9 @@ def explore(
         RunError: the run lacks shards, a subset belongs to another run, or the port is taken.
         DependencyError: the extra `explore` is not installed.
     """
-    from tamis.reports.explore.cached_run import CachedRun
     from tamis.reports.explore.image_cache import Images
     from tamis.reports.explore.pages import Pages
-    from tamis.reports.explore.queries import Explorer
     from tamis.reports.explore.server import Server
 
-    if isinstance(run, Run):
-        partial = partial or run.partial
-        run = run.path
-    opened = CachedRun(run, partial=partial)
-    opened.check_complete()
-    choose = partial_of(select, any_model=True, partial=partial)  # the page says which models it chose by
-    given = [choose(opened, str(each)) if _is_recipe(each, opened) else each for each in subsets]
-    explorer = Explorer(opened, load_subsets(given, opened), choose)
-    return Server(Pages(explorer, Images(opened)), port=port)
-
-
-def _is_recipe(given: PathLike | Subset, run: Run) -> bool:
-    """Whether it names a recipe. A file, or a subset of the run, that has a shipped recipe's name goes first."""
-    if not isinstance(given, str | Path):
-        return False
-    path = Path(given)
-    there = path.exists() or (run.path / "subsets" / f"{path}.parquet").is_file()
-    return path.suffix in (".yaml", ".yml") or (not there and shipped_name(str(path)) is not None)
+    explorer, _ = open_explorer(run, subsets, partial=partial)
+    return Server(Pages(explorer, Images(explorer.run)), port=port)

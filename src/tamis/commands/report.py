@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial as partial_of
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tamis.commands.select import select
 from tamis.core.errors import RunError
 from tamis.core.files.storage import output_path
+from tamis.recipes.names import shipped_name
 from tamis.recipes.recipe import PathLike
 from tamis.runs import Run, open_run
 
 if TYPE_CHECKING:
+    from tamis.reports.explore.queries import Explorer
     from tamis.runs.subset import Subset
 
 
@@ -20,6 +24,8 @@ def report(
     subsets: Sequence[PathLike | Subset] = (),
     *,
     out: PathLike,
+    interactive: bool = False,
+    pairs: int = 5000,
     partial: bool = False,
     overwrite: bool = False,
 ) -> Path:
@@ -29,16 +35,51 @@ def report(
         run: a run folder.
         subsets: subsets of this run, as files or objects; the first few get galleries.
         out: the page.
+        interactive: write the explorer instead, with sliders, filters and map, for drawn pairs of the run.
+        pairs: how many to draw for it: half at random, half near the subsets' cuts and where these disagree.
         partial: report the finished shards of an incomplete run; the page then says so at its top.
         overwrite: replace an earlier page; one in the run folder is replaced anyway.
 
     Raises:
-        RunError: the run lacks shards, or the page cannot be written.
+        RunError: the run lacks shards or has no pair to show, or the page cannot be written.
     """
+    if interactive:
+        from tamis.reports.explore.static import write_static
+
+        explorer, loaded = open_explorer(run, subsets, partial=partial)
+        return write_static(explorer, loaded, output_path(out), pairs=pairs, overwrite=overwrite)
+
     from tamis.reports.page import write_report
 
     opened = open_run(run, partial=partial)
     return write_report(opened, load_subsets(subsets, opened), output_path(out), overwrite=overwrite)
+
+
+def open_explorer(
+    run: PathLike | Run, subsets: Sequence[PathLike | Subset], *, partial: bool
+) -> tuple[Explorer, list[Subset]]:
+    """Returns what answers about a run, and its subsets; the answers choose rows with `select`."""
+    from tamis.reports.explore.cached_run import CachedRun
+    from tamis.reports.explore.queries import Explorer
+
+    if isinstance(run, Run):
+        partial = partial or run.partial
+        run = run.path
+    opened = CachedRun(run, partial=partial)
+    opened.check_complete()
+    choose = partial_of(select, any_model=True, partial=partial)  # the page says which models it chose by
+    given = [choose(opened, str(each)) if _is_recipe(each, opened) else each for each in subsets]
+    loaded = load_subsets(given, opened)
+    return Explorer(opened, loaded, choose), loaded
+
+
+def _is_recipe(given: PathLike | Subset, run: Run) -> bool:
+    """Whether it names a recipe. A file, or a subset of the run, that has a shipped recipe's name goes first."""
+    if not isinstance(given, str | Path):
+        return False
+    path = Path(given)
+    there = path.exists() or (run.path / "subsets" / f"{path}.parquet").is_file()
+    return path.suffix in (".yaml", ".yml") or (not there and shipped_name(str(path)) is not None)
 
 
 def load_subsets(subsets: Iterable[PathLike | Subset], run: Run) -> list[Subset]:

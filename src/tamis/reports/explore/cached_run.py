@@ -259,7 +259,7 @@ def rows_of(
     if view.sort == "random":
         return first_by(order, LISTED, mask), total
     if view.sort == "cut":
-        keys = _from_cut(run, subset)
+        keys = distance_from_cut(run, subset)
         sides = (_lowest(keys, order, mask & (subset.keep == side)) for side in (True, False))
         return alternate(*sides)[:LISTED], total
     check_kind(table, view.column, "number")
@@ -298,7 +298,7 @@ def alternate(one: Rows, other: Rows) -> Rows:
     return np.concatenate([np.stack([one[:n], other[:n]], axis=1).reshape(-1), one[n:], other[n:]])
 
 
-def _from_cut(run: Run, subset: Subset) -> Float64s:
+def distance_from_cut(run: Run, subset: Subset) -> Float64s:
     """Returns each row's distance from the threshold that drops most (0 without); infinite if another step drops it."""
     cut, codes = subset.verdict.ranking, subset.verdict.dropped_by
     if cut is None:

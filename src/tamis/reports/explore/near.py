@@ -50,6 +50,7 @@ class Near:
         self._run = run
         self._whole = [name for name, folder in run.embeddings.items() if set(run.shards) <= files(folder, ".npy")]
         self.image: str | None = next((name for name in self._whole if name.startswith("image_embedding-")), None)
+        self.only: Rows | None = None  # maps show no other rows
         self._layouts: dict[str, Layout] = {}
         self._images: dict[str, Float32s] = {}
         self._executor: Executor | None = None
@@ -157,7 +158,8 @@ class Near:
     def _read_layout(self, columns: Sequence[str]) -> Layout:
         table = self._run.table()
         points = np.stack([whole_column(table, column) for column in columns], axis=1)
-        rows = np.flatnonzero(np.isfinite(points[:, 0]))
+        rows = np.arange(len(self._run)) if self.only is None else self.only
+        rows = rows[np.isfinite(points[rows, 0])]
         rows = rows[np.argsort(self._run.order[rows])][:MOST]
         return Layout(rows, points[rows], ())
 
@@ -167,10 +169,10 @@ class Near:
         def read(rows: Rows) -> Float32s:
             return read_unit_rows(table, names, rows)
 
-        rows = np.arange(len(table))
+        rows = np.arange(len(self._run)) if self.only is None else self.only
         if rows.size > SAMPLE:
             rows = np.sort(np.argpartition(self._run.order, SAMPLE)[:SAMPLE])
-        there = [np.isfinite(read(chunk)[:, 0]) for chunk in chunks(rows)]
+        there = [np.isfinite(read(chunk)).all(axis=1) for chunk in chunks(rows)]
         rows = rows[np.concatenate(there)] if there else rows
         if not rows.size:
             raise RecipeError(f"no row has {' and '.join(names)}: there is nothing to show on a map")

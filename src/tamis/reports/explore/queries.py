@@ -224,12 +224,7 @@ class Explorer:
 
     def histograms(self, columns: Sequence[str]) -> dict[str, Any]:
         """Returns the bars of columns for the whole pool."""
-        found = {}
-        for column in columns:
-            bins = self.bins(column)
-            counts = {"pool": bins.facts.pool.tolist(), "null": bins.facts.null, "whole": bins.whole}
-            found[column] = {"edges": _reach(bins), "ends": _ends(bins), **counts}
-        return found
+        return {column: bar_facts(self.bins(column)) for column in columns}
 
     def heat(self, x: str, y: str, recipe: Recipe) -> dict[str, Any]:
         """Returns the number of pairs, and of kept pairs, in each cell of two columns."""
@@ -490,6 +485,13 @@ def as_yaml(recipe: Recipe) -> str:
 
 def _with_steps(recipe: Recipe) -> dict[str, Any]:
     return {**recipe, "select": recipe.get("select", [])}
+
+
+def bar_facts(bins: Binned) -> dict[str, Any]:
+    """Returns the bars of a column as the page draws them."""
+    facts = bins.facts
+    counts = {"pool": facts.pool.tolist(), "null": facts.null, "whole": bins.whole}
+    return {"edges": _reach(bins), "ends": _ends(bins), **counts}
 
 
 def _reach(bins: Binned) -> list[float]:

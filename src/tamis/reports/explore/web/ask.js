@@ -1,5 +1,9 @@
 // Requests to the server. The token is part of this file's URL.
 
+import { framed } from "./answers.js";
+
+export { newest } from "./answers.js";
+
 const HERE = new URL("..", import.meta.url);
 
 export const imageUrl = (kind, row) => new URL(`image/${kind}/${row}`, HERE).href;
@@ -29,34 +33,4 @@ async function post(path, body) {
   const found = await answer.json();
   if (!answer.ok) throw new Error(found.error);
   return found;
-}
-
-/** Facts, the bytes they came with, and the place where their arrays begin. */
-function framed(bytes) {
-  const start = 4 + new DataView(bytes).getUint32(0, true);
-  return [JSON.parse(new TextDecoder().decode(bytes.slice(4, start))), bytes, start];
-}
-
-/** Calls `work` with the newest argument only, one call at a time, so that a slider waits for each answer. */
-export function newest(work) {
-  let running = null;
-  let next = null;
-  const run = async (argument) => {
-    try {
-      return await work(argument);
-    } finally {
-      running = null;
-      if (next) {
-        const { argument: later, done, fail } = next;
-        next = null;
-        running = run(later);
-        running.then(done, fail);
-      }
-    }
-  };
-  return (argument) => {
-    if (!running) return (running = run(argument));
-    next?.done(undefined); // a newer question has taken its place
-    return new Promise((done, fail) => (next = { argument, done, fail }));
-  };
 }

@@ -53,7 +53,7 @@ export class Grid {
     this.total = found.total;
     this.listed = found.listed;
     this.sides = found.sides?.counts.every(Boolean) ? found.sides.counts : null;
-    fill(this.told, found.problem ?? `${count(found.total)} ${found.total === 1 ? "pair" : "pairs"}`,
+    fill(this.told, found.problem ?? `${count(found.total)} ${found.drawn ? "drawn " : ""}${found.total === 1 ? "pair" : "pairs"}`,
       found.total > found.listed ? `, the first ${count(found.listed)} of this order can be scrolled through` : "");
     fill(this.heads, headings(found.sides?.cut));
     this.lay(true);

@@ -340,6 +340,10 @@ export class RecipePane {
         title: "The command that writes these pairs for a trainer",
         click: () => {
           const chosen = active();
+          if (this.found?.command) {
+            copy(this.found.command, "Command");
+            return;
+          }
           const saved = this.saved.get(chosen.name);
           if (saved?.text !== JSON.stringify(chosen)) {
             say("Save the subset first: the command exports the saved file, which is not what is shown", true);
@@ -347,7 +351,7 @@ export class RecipePane {
           }
           copy(`tamis export ${quoted(this.facts.run)} ${quoted(saved.subset)} ${quoted(`${chosen.name}.npy`)} --to npy`, "Export command");
         },
-      }, "Copy export command"));
+      }, this.facts.static ? "Copy command" : "Copy export command"));
   }
 
   async ends(column) {
