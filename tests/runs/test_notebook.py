@@ -10,6 +10,7 @@ from factories import pair, write_pool, write_tar
 
 import tamis
 from tamis.core.errors import RunError
+from tamis.reports import notebook
 from tamis.runs.subset import Subset
 
 WORDS = {"name": "long", "select": [{"at_least": {"score": "words", "value": 6}}]}
@@ -97,9 +98,48 @@ def test_subsets_of_two_runs_are_not_put_together(run: tamis.Run, tmp_path: Path
         tamis.select(run, "no-filter") & 3  # type: ignore[operator]
 
 
-def test_a_subset_shows_its_funnel_and_its_images(run: tamis.Run) -> None:
+def test_a_subset_shows_what_it_keeps_and_drops_and_its_funnel_the_steps(run: tamis.Run) -> None:
     chosen = tamis.select(run, WORDS)
-    assert "words &gt;= 6" in chosen._repr_html_()
+    html, funnel = chosen._repr_html_(), chosen.funnel._repr_html_()
+    assert f"{chosen.kept} of 21 pairs" in html
+    assert html.count("data:image/webp;base64,") == 8
+    assert "4 pairs of long" in html
+    assert "4 pairs dropped from long" in html
+    assert html.count("words below 6") == 5  # the table's line, and each pair's reason
+    assert ("words &gt;= 6" in html, "words &gt;= 6" in funnel, "data:image" in funnel) == (False, True, False)
+
+
+def test_a_run_shows_eight_pairs_nulls_and_what_comes_next(run: tamis.Run) -> None:
+    html = run._repr_html_()
+    assert html.count("data:image/webp;base64,") == 8
+    assert html.count("<figcaption") == 8
+    assert "Next: tamis.select(run, &#39;basic&#39;)" in html
+    assert f"{np.isnan(run['english']).mean():.1%}" in html or not np.isnan(run["english"]).any()
+    assert tamis.show(run, 21).text.count("\n") == 21
+
+
+def test_without_its_pool_a_run_shows_its_columns_and_says_why_there_is_no_image(tmp_path: Path) -> None:
+    silent = [(str(number), {**pair(number), "txt": b" "}) for number in range(3)]
+    write_tar(tmp_path / "pool" / "00000.tar", [*silent, ("3", pair(3))])
+    scored = tamis.score(tmp_path / "pool", run=tmp_path / "run", signals=["caption_length"], quiet=True)
+    assert ">75.0%</td>" in scored._repr_html_()
+    (tmp_path / "pool").rename(tmp_path / "moved")
+    for shown in (scored, tamis.select(scored, "no-filter")):
+        html = tamis.open_run(scored.path)._repr_html_() if shown is scored else shown._repr_html_()
+        assert ("data:image" in html, "<table>" in html, "pool" in html) == (False, True, True)
+
+
+def test_a_glimpse_reads_only_the_first_rows_of_some_shards(run: tamis.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[list[int]] = []
+    monkeypatch.setattr(notebook, "_FIRST", 2)
+    monkeypatch.setattr(notebook, "show", lambda source, *, rows, dropped: read.append(rows) or tamis.show(run, 0))
+    notebook.glimpse(run, 8)
+    notebook.glimpse(run, 2)
+    assert read == [[0, 1, 7, 8, 14, 15], [0, 15]]
+
+
+def test_a_subset_shows_its_images(run: tamis.Run) -> None:
+    chosen = tamis.select(run, WORDS)
     some, others = tamis.show(chosen, 3), tamis.show(chosen, 2, dropped=True)
     assert some._repr_html_().count("data:image/webp;base64,") == 3
     assert len(repr(some).splitlines()) == 4

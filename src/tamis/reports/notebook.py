@@ -1,4 +1,4 @@
-"""Shows pairs of a subset in a notebook, as images with captions."""
+"""Shows runs, subsets and their pairs in a notebook, as images with captions."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 from jinja2 import Environment
 
-from tamis.core.errors import escape_controls
+from tamis.core.errors import RunError, TamisError, escape_controls
+from tamis.core.files.find import is_remote
 from tamis.reports.page_pairs import thumbnail
+from tamis.runs import Run
 from tamis.runs.stream import samples_of
 from tamis.runs.subset import Subset
 
 _CAPTION = 300  # characters shown of a caption
+_FIRST = 1_000  # rows of a shard among which pairs are taken that nobody asked for: later ones may take long to read
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ _PAIRS = _TEMPLATES.from_string("""
 
 
 def show(
-    subset: Subset,
+    subset: Subset | Run,
     pairs: int = 12,
     *,
     dropped: bool = False,
@@ -55,7 +58,7 @@ def show(
     """Shows pairs in a notebook: images, captions, the scores that the recipe reads, and reasons for dropping.
 
     Args:
-        subset: of which pairs are shown.
+        subset: of which pairs are shown; a run: of all its pairs.
         pairs: number of random pairs.
         dropped: whether to show dropped pairs instead of kept ones.
         rows: show these rows of the run instead, in this order.
@@ -69,6 +72,8 @@ def show(
         RunError: the pool has no image files.
         PoolError: the pool does not exist.
     """
+    if isinstance(subset, Run):
+        subset = Subset(run=subset, keep=np.ones(len(subset), bool), recipe={"name": "the run"})
     among = np.flatnonzero(~subset.keep) if dropped else np.flatnonzero(subset.keep)
     if rows is None:
         chosen = np.sort(np.random.default_rng(seed).choice(among, min(pairs, among.size), replace=False))
@@ -96,3 +101,21 @@ def show(
     head = f"{len(figures):,} pairs {what} {subset.name}" + (f", {among.size:,} in all" if rows is None else "")
     html = _PAIRS.render(head=head, pairs=figures, size=size)
     return Shown(html, "\n".join([head, *map(escape_controls, lines)]))
+
+
+def glimpse(source: Run | Subset, pairs: int = 8, *, dropped: bool = False) -> str:
+    """Returns HTML with pairs from the first rows of shards, or with why there is none; never waits for a store."""
+    run = source.run if isinstance(source, Subset) else source
+    found: list[int] = []
+    spans = [*run.row_ranges.values()]
+    for span in spans[:: max(1, len(spans) // pairs)]:
+        first = slice(span.start, min(span.stop, span.start + _FIRST))
+        keep = source.keep[first] if isinstance(source, Subset) else np.ones(first.stop - first.start, bool)
+        found += (first.start + np.flatnonzero(keep != dropped)).tolist()
+    rows = sorted({found[place] for place in np.linspace(0, len(found) - 1, pairs).astype(int)}) if found else []
+    try:
+        if any(map(is_remote, run.pool_files)):
+            raise RunError("they are on a store: tamis.show(...) reads some")
+        return show(source, rows=rows, dropped=dropped).html if rows else ""
+    except (TamisError, OSError) as error:
+        return _TEMPLATES.from_string("<p>No pairs here: {{ error | shown }}</p>").render(error=error)

@@ -24,7 +24,7 @@ from tamis.core.errors import PoolError, RunError, ShardError, nearest, unknown_
 from tamis.core.files.checked import damage_error, read_record
 from tamis.core.files.find import absolute, expand_braces
 from tamis.core.files.storage import files, folders, location, prefetch
-from tamis.core.html import html_table
+from tamis.core.html import glimpse, html_table
 from tamis.core.ids import format_uids
 from tamis.core.types import INDEX, INDEX_NUMBERS, INDEX_WORDS, RESERVED, Column
 from tamis.pools import Pool, PoolSpec, open_pool
@@ -148,11 +148,22 @@ class Run:
             assert group is not None  # it is a score
             done = len(group.shards & set(self.shards))
             there = "" if done == shards else f"{done:,} of {shards:,} shards"
-            rows.append({"column": name, "unit": column.unit or column.kind, "about": column.about, "so far": there})
+            facts = {"unit": column.unit or column.kind, "about": column.about, "so far": there}
+            rows.append({"column": name, **facts, "no value": self._share_of_nulls(name)})
         counts = f"{len(self):,} pairs in {shards:,} shards"
         counts += f" ({', '.join(f'{count:,} {status}' for status, count in self.statuses.most_common())})"
         counts += f"; {len(self.missing_shards):,} shards are missing" if self.missing_shards else ""
-        return html_table(f"Run {self.path}", counts, rows)
+        then = "Next: tamis.select(run, 'basic'), tamis.show(run, 24), tamis.explore(run)"
+        return html_table(f"Run {self.path}", f"{counts}. {then}", rows) + glimpse(self)
+
+    def _share_of_nulls(self, name: str) -> str:
+        """Returns the share of rows without a score in at most 16 shards; "" if all have one."""
+        inner, group, _ = self.columns[name]
+        some = sorted(group.shards & {*self.shards}) if group else []
+        paths = [group.folder / f"{shard}.parquet" for shard in some[:: -(-len(some) // 16) or 1]] if group else []
+        columns = [parts.read_columns(path, [inner], self.owner(path.stem)).column(inner) for path in paths]
+        nulls = sum(column.null_count for column in columns)
+        return f"{nulls / sum(map(len, columns)):.1%}" if nulls else ""
 
     # ---- shards ----
 

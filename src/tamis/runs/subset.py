@@ -31,7 +31,7 @@ from tamis.core.errors import DamageError, RunError, nearest
 from tamis.core.files.checked import CheckedParquet, footer_entry, parquet_writer, with_hash
 from tamis.core.files.storage import local_copy, output_path
 from tamis.core.files.targets import REPLACE, check_ending, check_target
-from tamis.core.html import html_table
+from tamis.core.html import glimpse, html_table
 from tamis.core.ids import SUBSET_DTYPE
 from tamis.runs.reasons import NO_REASONS, Codes, Cut, DropReason, Verdict, blocks, rows_kept, widen
 from tamis.runs.run import Run
@@ -61,16 +61,13 @@ class Funnel(list[Mapping[str, Any]]):
     """The steps of a recipe with what each keeps and drops: a list, and a table in a notebook."""
 
     def _repr_html_(self) -> str:
-        return self.as_html("Funnel", *((self[-1]["kept"], self[0]["before"]) if self else (0, 0)))
-
-    def as_html(self, title: str, kept: int, total: int) -> str:
-        """Returns the table, below a line that says how many of `total` rows are kept."""
+        kept, total = (self[-1]["kept"], self[0]["before"]) if self else (0, 0)
         rows = [{"step": "every pair", "kept": f"{total:,}", "share": "", "dropped": ""}]
         for line in self:
             dropped = ", ".join(f"{count:,} {reason}" for reason, count in line["dropped"].items())
             share = f"{line['kept'] / max(total, 1):.1%}"
             rows.append({"step": line["step"], "kept": rows_kept(line), "share": share, "dropped": dropped})
-        return html_table(title, f"{kept:,} of {total:,} pairs ({kept / max(total, 1):.1%})", rows)
+        return html_table("Funnel", f"{kept:,} of {total:,} pairs ({kept / max(total, 1):.1%})", rows)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +118,13 @@ class Subset:
         return f"Subset({self.name!r}, {self.kept:,} of {self.keep.size:,} pairs{repeats})"
 
     def _repr_html_(self) -> str:
-        return Funnel(self.funnel).as_html(self.name, self.kept, self.keep.size)
+        dropped: Counter[str] = Counter()
+        for line in self.funnel:
+            dropped.update(line["dropped"])
+        kept = rows_kept({"kept": self.kept} | ({} if self.times is None else {"times": len(self)}))
+        counts = f"{kept} of {self.keep.size:,} pairs ({self.kept / max(self.keep.size, 1):.1%}); steps: subset.funnel"
+        rows = [{"dropped": reason, "pairs": f"{count:,}"} for reason, count in dropped.most_common()]
+        return html_table(self.name, counts, rows) + glimpse(self, 4) + glimpse(self, 4, dropped=True)
 
     def __and__(self, other: Subset) -> Subset:
         """Returns the rows in both subsets: see `combine`."""
