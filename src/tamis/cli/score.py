@@ -45,7 +45,8 @@ def score(
         Option(metavar="SUBSET", help="Score only the rows of a subset of the run: its file, its name, or a recipe."),
     ] = None,
     keep: Annotated[
-        list[str] | None, Option(help="Features to store: embeddings, captions, texts; may be repeated.")
+        list[str] | None,
+        Option(help="Features to store: embeddings (default: one CLIP's), captions, texts; or none. May be repeated."),
     ] = None,
     field: Annotated[
         list[str] | None,

@@ -27,7 +27,7 @@ from tamis.pools.source import IMAGE_EXTENSIONS
 from tamis.recipes.derived import Derived
 from tamis.recipes.names import shipped_name
 from tamis.recipes.recipe import PathLike, Recipe, RecipeLike, by_kind, load, signal_from
-from tamis.runs import Run, manifest, parts
+from tamis.runs import Run, manifest, open_run, parts
 from tamis.signals.graph import Executor, Identities, run_on_device, topological
 
 if TYPE_CHECKING:
@@ -64,7 +64,8 @@ def score(
         within: score only the rows of a subset of the run, which is a file, a name or an object; or of a recipe that
             chooses by what the run holds. Other rows have no value, with the reason "not asked". A recipe may say it
             of single signals, which are then scored last. A later call computes only what is missing.
-        keep: features to store: "embeddings", "captions" (generated ones), "texts" (read in images).
+        keep: features to store: "embeddings", "captions" (generated ones), "texts" (read in images). By default the
+            embeddings of the first CLIP that scores the run, 2 to 3 KB a pair; "none": not even those.
         workers: processes, each doing one shard at a time; 1 works in this one. None: one per GPU, or 1. With more than
             one worker, each imports your script: put the call under `if __name__ == "__main__":`.
         engine: distributes the shards (`tamis.engines`); None: `workers` processes on this machine.
@@ -158,6 +159,7 @@ class Scoring:
     def preview(self) -> Preview:
         """Returns what `complete` would do; reads the run's files, writes none and loads no model."""
         new, shards, outputs = not (self.path / "run.json").is_file(), len(self.pool.shards), dict[str, MissingOutput]()
+        about = ""
         for limit, entries in self._passes(self.recipe.signals):
             try:
                 rows = None if limit is None else _rows_of(limit, Run(self.path, partial=True))
@@ -166,7 +168,7 @@ class Scoring:
                     raise
                 rows = None  # a recipe may read what this command adds
             plan = self.make_plan(entries, rows).for_run(self.path)
-            tasks = plan.tasks(self.path)
+            tasks, about = plan.tasks(self.path), about or plan.about_kept
             for output in plan.outputs:
                 lacking = sum(output in task.outputs for task in tasks)
                 outputs.setdefault(output.folder, MissingOutput(output.kind, output.label, output.folder, lacking))
@@ -176,17 +178,18 @@ class Scoring:
         )
         return Preview(
             kind=self.pool.kind, shards=shards, run=self.path, new=new, device=self.identities.device,
-            missing=(*outputs.values(), *derived),
+            missing=(*outputs.values(), *derived), kept=about,
         )  # fmt: skip
 
     def _shards_to_derive(self, signal: Derived) -> int:
         """Returns how many shards lack a derived signal: all, as long as the run lacks rows or columns."""
-        from tamis.recipes.derived.columns import count_lacking
+        from tamis.recipes.derived.columns import columns_of_embeddings, count_lacking
 
         shards = len(self.pool.shards)
         try:
             run = Run(self.path)
-            return shards if len(run.shards) < shards else count_lacking(run, signal, self.recipe.columns)
+            columns = {**columns_of_embeddings(self.recipe.signals, run), **self.recipe.columns}
+            return shards if len(run.shards) < shards else count_lacking(run, signal, columns)
         except RunError:
             return shards
 
@@ -245,10 +248,12 @@ def derive(run: PathLike | Run, signals: Recipe | Sequence[SignalLike], *, parti
         RecipeError: an unknown signal or setting; a column or a file cannot be used.
         RunError: the run lacks a column or shards, or another command holds it.
     """
-    from tamis.recipes.derived.columns import add_derived
+    from tamis.recipes.derived.columns import add_derived, columns_of_embeddings
 
     chosen = signals if isinstance(signals, Recipe) else with_signals(Recipe(), signals)
-    return add_derived(run, chosen.derived, columns=chosen.columns, partial=partial)
+    opened = open_run(run, partial=partial)
+    columns = {**columns_of_embeddings(chosen.signals, opened), **chosen.columns}
+    return add_derived(opened, chosen.derived, columns=columns, partial=partial)
 
 
 def with_signals(recipe: Recipe, signals: Sequence[SignalLike], keep: Sequence[str] = ()) -> Recipe:
@@ -256,7 +261,7 @@ def with_signals(recipe: Recipe, signals: Sequence[SignalLike], keep: Sequence[s
     entries = dict.fromkeys([*recipe.entries, *(signal_from(entry, "signals") for entry in signals)])
     made, derived = by_kind(entries)
     within = load({"signals": [entry for entry in signals if isinstance(entry, dict)]}).within
-    keep = tuple(dict.fromkeys([*recipe.keep, *keep]))
+    keep = ("none",) if "none" in keep else tuple(dict.fromkeys([*recipe.keep, *keep]))
     return dataclasses.replace(recipe, signals=made, derived=derived, within={**recipe.within, **within}, keep=keep)
 
 
@@ -302,6 +307,7 @@ class Preview:
     device: Device  # where networks would run, in which precision and batches
     missing: tuple[MissingOutput, ...]  # every output of the run, the index first
     lazy: str = ""  # the plan of a lazy run, in words
+    kept: str = ""  # what is stored besides without being asked for, in words
 
     def __str__(self) -> str:
         device = self.device
@@ -310,7 +316,7 @@ class Preview:
             f"run       {self.run}{' (new)' if self.new else ''}",
             f"device    {device.kind}, {device.precision}, batches of {device.batch_size}",
             *(f"{part.kind:<9} {part.folder}: {part.shards} shards to do" for part in self.missing),
-            *([self.lazy] if self.lazy else []),
+            *filter(None, [self.kept, self.lazy]),
         ]
         return "\n".join(lines)
 

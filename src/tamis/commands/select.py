@@ -24,6 +24,7 @@ from tamis.core.types import INDEX_NUMBERS, INDEX_WORDS, Signal, flat, reference
 from tamis.models.reference import BUILT_IN
 from tamis.pools import Pool
 from tamis.recipes.derived import DERIVED, Derived
+from tamis.recipes.derived.columns import columns_of_embeddings
 from tamis.recipes.recipe import PathLike, Recipe, RecipeLike, load, names_of_columns, put, signal_from, usual
 from tamis.runs import Run, open_run
 from tamis.runs.makers import maker_of
@@ -199,7 +200,7 @@ def find_columns(recipe: Recipe, run: Run, *, any_model: bool = False) -> dict[s
     """
     from tamis.recipes.steps.outcome import check_columns as check_kinds
 
-    columns = {**columns_of_signals(recipe, run), **recipe.columns}
+    columns = {**columns_of_signals(recipe, run), **columns_of_embeddings(recipe.signals, run), **recipe.columns}
     lacking: dict[str, RunError] = {}
     known = {name.rpartition(".")[2] for name in run.columns} | {name.rpartition("-")[0] for name in run.embeddings}
     for column in (columns.get(name, name) for name in recipe.reads):

@@ -260,6 +260,9 @@ CLASS_NAMES, CLASS_VECTORS = "class_names.json", "class_vectors.npy"
 #: The features that a run can store (`stored_as`).
 KEEPS = ("embeddings", "captions", "texts")
 
+#: What `keep` may say: none of them, not even the embeddings that a CLIP's run stores otherwise.
+KEEP_WORDS = (*KEEPS, "none")
+
 #: A reference to a model: a Hugging Face id, a local folder, or a built-in name.
 ModelRef = Annotated[str, _Contents("model")]
 

@@ -89,6 +89,7 @@ def fill(
     with Reporter(path, tally, quiet=quiet, suffix=engine.suffix) as reporter:
         if tasks:
             reporter.say(plan.pool.about)
+            reporter.say(plan.about_kept)
         if forecasts and not quiet:
             left = tally.total and tally.total - tally.pairs
             reporter.say(_forecast(plan, path, tasks, engine, left))

@@ -10,14 +10,15 @@ from typing import Any, ClassVar
 
 from tamis.core.arrays import Mask
 from tamis.core.errors import DamageError, RecipeError, RunError, unknown_message
-from tamis.core.files.storage import files
-from tamis.core.types import KEEPS, Column, Device, Node, Sample, Samples, Signal, references, settings
+from tamis.core.files.storage import files, folders
+from tamis.core.types import KEEP_WORDS, Column, Device, Node, Sample, Samples, Signal, references, settings
 from tamis.core.version import __version__
 from tamis.pools import Pool, Shard
 from tamis.pools.source import IMAGE_EXTENSIONS
 from tamis.runs import Run, manifest
 from tamis.runs.manifest import description_of, read_description
 from tamis.runs.parts import covered_rows, lacks_side_files, requested_in
+from tamis.signals.features.embeddings import ImageEmbedding, TextEmbedding
 from tamis.signals.features.sources import Captions, DecodedImages, Dimensions, HiddenContents, Transparencies
 from tamis.signals.file_hash import FileHash
 from tamis.signals.graph import Executor, Identities, model_digest, topological
@@ -89,7 +90,9 @@ class Plan:
 
     pool: Pool
     signals: tuple[tuple[str, Signal], ...]  # each with its label
-    keep: tuple[str, ...] = ()  # kinds of features to store, of `KEEPS`
+    keep: tuple[str, ...] = ()  # kinds of features to store, of `KEEP_WORDS`
+    kept: frozenset[Node] = frozenset()  # further features to store, see `_embeddings_to_keep`
+    about_kept: str = field(default="", compare=False)  # a sentence about them
     grow: bool = False  # a run of another pool may get this pool's shards
     identities: Identities = field(default_factory=lambda: Identities(Device()))
     fields: tuple[str, ...] | None = None  # json fields in the index; the others become parts of their own. None: all
@@ -103,8 +106,8 @@ class Plan:
             for name in {label, *(column.name for column in signal.columns)} & {one.field for one in self.added_fields}:
                 raise RecipeError(f"the field {name!r} cannot be added: {signal.name} has a column of that name")
         for kind in self.keep:
-            if kind not in KEEPS:
-                raise RecipeError(unknown_message("thing to keep", kind, KEEPS))
+            if kind not in KEEP_WORDS:
+                raise RecipeError(unknown_message("thing to keep", kind, KEEP_WORDS))
         if not self.pool.has_images:
             for _, signal in self.signals:
                 if DecodedImages() in topological([signal]):
@@ -124,7 +127,34 @@ class Plan:
             for name in sorted(new & {*opened.scores, *opened.columns}):
                 raise RunError(f"the field {name!r} cannot be added to {run}: it would hide a score of that name")
         signals = _with_labels(self.signals, manifest.labels_of(run), self.identities)
-        return replace(self, signals=tuple(signals), fields=indexed, facts=facts)
+        kept, about = self._embeddings_to_keep(run)
+        return replace(self, signals=tuple(signals), fields=indexed, facts=facts, kept=kept, about_kept=about)
+
+    def _embeddings_to_keep(self, run: Path) -> tuple[frozenset[Node], str]:
+        """Returns the embeddings of the CLIP that scores, to store in a run although `keep` does not name them.
+
+        Those of one CLIP, so that `image_embedding` has one meaning; and only those that its signals compute anyway: a
+        run that has its scores without its embeddings stays as it is. The second value is a sentence to print.
+        """
+        computed: dict[Node, bool] = {}  # embedding -> whether a signal that the run lacks needs it
+        for _, signal in self.signals if self.within is None and not {"none", "embeddings"} & {*self.keep} else ():
+            nodes = [node for node in topological([signal]) if type(node) in (ImageEmbedding, TextEmbedding)]
+            lacking = not description_of(run / "scores" / self.identities.stem(signal)).is_file()
+            if len({references(node, "model")["model"] for node in nodes}) == 1:  # not several epochs of a training
+                computed |= {node: lacking or computed.get(node, False) for node in nodes}
+        if not computed:
+            return frozenset(), ""
+        stems = {node: self.identities.stem(node) for node in computed}
+        stored = {folder.name for folder in folders(run / "embeddings")}
+        there = {node for node in computed if stems[node] in stored}
+        others = any(name.startswith("image_embedding-") for name in stored - {*stems.values()})
+        first = references(next(iter(there or computed)), "model")
+        new = {node for node, lacking in computed.items() if lacking and not others}
+        kept = there | {node for node in new if references(node, "model") == first}
+        if not kept and not others:
+            return frozenset(), "the run has CLIP's scores without its embeddings: --keep embeddings computes them"
+        about = "CLIP's embeddings are stored too, 2 to 3 KB a pair, for the map and search by words (--keep none: not)"
+        return frozenset(kept), about if kept else ""
 
     @property
     def device(self) -> Device:
@@ -164,7 +194,7 @@ class Plan:
             folder = f"scores/{self.identities.stem(signal)}"
             outputs.setdefault(folder, Output("scores", folder, signal, label))
         nodes = topological([signal for _, signal in self.signals])
-        features = [node for node in nodes if node.stored_as in self.keep]
+        features = [node for node in nodes if node.stored_as in self.keep or node in self.kept]
         return (*outputs.values(), *map(self._stored_output, [*self.pool.features, *features]))
 
     @cached_property

@@ -22,7 +22,7 @@ from tamis.core.files.find import describe_bytes, expand_braces, is_remote
 from tamis.core.files.remote import keep_secrets
 from tamis.core.ids import as_json_value
 from tamis.core.records import build, errors_at
-from tamis.core.types import KEEPS, Signal
+from tamis.core.types import KEEP_WORDS, Signal
 from tamis.core.types import settings as settings_of
 from tamis.pools.source import PoolSpec
 from tamis.recipes.derived import DERIVED, Derived
@@ -342,10 +342,11 @@ def _parse(data: Mapping[str, Any], name: str, above: tuple[str, ...], typed: fr
         name = _word(data["name"], f"{where}, name")
         if not name or name.startswith(".") or set(name) & set("/\\\0"):
             raise RecipeError(f"{where}: the name {brief(name)} is not a valid file name (no /, no \\, no dot first)")
-    keep = tuple(str(kind) for kind in _list(data.get("keep"), f"{where}, keep"))
+    kinds = ["none"] if data.get("keep") == "none" else _list(data.get("keep"), f"{where}, keep")
+    keep = tuple(str(kind) for kind in kinds)
     for kind in keep:
-        if kind not in KEEPS:
-            raise RecipeError(f"{where}, keep: {unknown_message('thing to keep', kind, KEEPS)}")
+        if kind not in KEEP_WORDS:
+            raise RecipeError(f"{where}, keep: {unknown_message('thing to keep', kind, KEEP_WORDS)}")
     columns = data.get("columns") or {}
     if not isinstance(columns, dict):
         raise RecipeError(f"{where}, columns: expected 'name: column' lines, got {brief(columns)}")
