@@ -35,7 +35,7 @@ def test_a_recipe_whose_scores_are_missing_prints_the_line_that_makes_them(
     assert done.code == 2
     (line,) = re.findall(r"^tamis score .*$", done.err, re.MULTILINE)
     assert f"--signals clip --set signals.clip.model={clip_model}" in line
-    tamis.ok(*shlex.split(line)[1:], "--quiet")
+    tamis.ok(*shlex.split(line)[1:], "--keep", "none", "--quiet")
     tamis.ok("select", "run", "--recipe", "clip-30", "--out", "a.parquet", *model)
     done = tamis("select", "run", "--recipe", "semdedup", "--out", "b.parquet", *model)
     (line,) = re.findall(r"^tamis score .*$", done.err, re.MULTILINE)

@@ -18,10 +18,12 @@ from tamis.pools.source import IMAGE_EXTENSIONS
 from tamis.runs import Run, manifest
 from tamis.runs.manifest import description_of, read_description
 from tamis.runs.parts import covered_rows, lacks_side_files, requested_in
-from tamis.signals.features.embeddings import ImageEmbedding, TextEmbedding
 from tamis.signals.features.sources import Captions, DecodedImages, Dimensions, HiddenContents, Transparencies
 from tamis.signals.file_hash import FileHash
 from tamis.signals.graph import Executor, Identities, model_digest, topological
+
+#: A CLIP's embeddings. Importing their classes would slow every command down.
+_OF_CLIP = ("image_embedding", "text_embedding")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +140,8 @@ class Plan:
         """
         computed: dict[Node, bool] = {}  # embedding -> whether a signal that the run lacks needs it
         for _, signal in self.signals if self.within is None and not {"none", "embeddings"} & {*self.keep} else ():
-            nodes = [node for node in topological([signal]) if type(node) in (ImageEmbedding, TextEmbedding)]
+            named = [node for node in topological([signal]) if node.name in _OF_CLIP]
+            nodes = [node for node in named if [*references(node, "model")] == ["model"]]  # none that are given
             lacking = not description_of(run / "scores" / self.identities.stem(signal)).is_file()
             if len({references(node, "model")["model"] for node in nodes}) == 1:  # not several epochs of a training
                 computed |= {node: lacking or computed.get(node, False) for node in nodes}
@@ -146,15 +149,15 @@ class Plan:
             return frozenset(), ""
         stems = {node: self.identities.stem(node) for node in computed}
         stored = {folder.name for folder in folders(run / "embeddings")}
-        there = {node for node in computed if stems[node] in stored}
+        there = [node for node in computed if stems[node] in stored]
         others = any(name.startswith("image_embedding-") for name in stored - {*stems.values()})
         first = references(next(iter(there or computed)), "model")
         new = {node for node, lacking in computed.items() if lacking and not others}
-        kept = there | {node for node in new if references(node, "model") == first}
+        kept = frozenset([*there, *(node for node in new if references(node, "model") == first)])
         if not kept and not others:
             return frozenset(), "the run has CLIP's scores without its embeddings: --keep embeddings computes them"
         about = "CLIP's embeddings are stored too, 2 to 3 KB a pair, for the map and search by words (--keep none: not)"
-        return frozenset(kept), about if kept else ""
+        return kept, about if kept else ""
 
     @property
     def device(self) -> Device:
