@@ -98,17 +98,17 @@ def check_columns(steps: Iterable[Step], table: Table) -> None:
 
 def _check(steps: Iterable[Step], method: str, *arguments: Table) -> None:
     """Calls an optional method of steps, also of steps inside groups."""
-    for step in _with_parts(steps):
+    for step in with_parts(steps):
         with naming_faults("step", step):
             getattr(step, method, lambda *_: None)(*arguments)
 
 
-def _with_parts(steps: Iterable[Step]) -> Iterator[Step]:
+def with_parts(steps: Iterable[Step]) -> Iterator[Step]:
     """Yields steps, and those inside groups."""
     for step in steps:
         yield step
         for part in getattr(step, "parts", ()):
-            yield from _with_parts(part)
+            yield from with_parts(part)
 
 
 #: What to do about a column of the wrong kind, by the kind that was expected.
@@ -467,7 +467,7 @@ def run_steps(table: Table, steps: Sequence[Step]) -> Outcome:
     unscored: Unscored | None = None
     for number, step in enumerate(steps, start=1):
         first, view = len(dropped.reasons), table.with_candidates(dropped)
-        with naming_faults("step", *_with_parts([step])):
+        with naming_faults("step", *with_parts([step])):
             rule = _find_unscored(step, view) or (step.fit(view) if isinstance(step, Blockwise) else None)
             if isinstance(rule, Unscored):
                 unscored = rule

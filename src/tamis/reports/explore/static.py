@@ -26,6 +26,8 @@ from tamis.core.errors import RunError, TamisError, plural
 from tamis.core.files.storage import writing
 from tamis.core.ids import as_json_value, scramble
 from tamis.core.version import __version__
+from tamis.recipes.recipe import load
+from tamis.recipes.steps.outcome import with_parts
 from tamis.reports.distributions import whole_column
 from tamis.reports.explore.cached_run import CachedRun, bin_column, distance_from_cut
 from tamis.reports.explore.pages import pack
@@ -63,10 +65,10 @@ def write_static(
     """
     run = explorer.run
     check_page(out, overwrite=overwrite, read=run.pool_files)
-    rows, strata, sizes = draw(run, subsets, pairs)
-    if not rows.size:
+    if run.hidden.all():
         raise RunError(f"{run.path} has no pair to show")
-    log.info("reads the values of %s", plural(rows.size, "pair"))
+    rows, strata, sizes = draw(run, subsets, pairs)
+    log.info("reading the values of %s", plural(rows.size, "pair"))
     found = read_pairs(run, rows, explorer.numbers, explorer.words)
     stored = gather(explorer, subsets, found, rows, strata, sizes)
     with writing(out) as temporary, temporary.open("w", encoding="utf-8") as file:
@@ -94,8 +96,8 @@ def draw(run: CachedRun, subsets: Sequence[Subset], n: int) -> tuple[Rows, Rows,
     matter = (sizes > 0) & ((kinds % 2 == 1) | ((kinds > 1) & (kinds < kinds.size - 2)))
     take = allot(sizes, matter if matter.any() else sizes > 0, n)
     drawn = [first_by(order, take[kind], (codes == kind) & ~run.hidden) for kind in np.flatnonzero(take)]
-    rows = np.sort(np.concatenate([np.empty(0, np.int64), *drawn]))
-    return rows, codes[rows], sizes
+    rows = np.sort(np.concatenate(drawn))
+    return rows, codes[rows].astype(np.int64), sizes
 
 
 def allot(sizes: Rows, matter: Mask, n: int) -> Rows:
@@ -132,7 +134,7 @@ def gather(
         coded = pa.array(texts, pa.string()).dictionary_encode()
         codes = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
         words[name] = {"known": coded.dictionary.to_pylist(), "codes": _text(codes)}
-    recipes = [entry["start"] for entry in facts["recipes"]]
+    recipes = [entry["start"] for entry in facts["recipes"] if "select" in entry["start"]]
     maps: dict[str, Any] = {}
     for name in [entry["name"] for entry in facts["maps"]]:
         with suppress(TamisError):  # no drawn pair has a place on it, or an extra is not installed
@@ -175,26 +177,17 @@ def _subset(explorer: Explorer, number: int, subset: Subset, rows: Rows) -> dict
     }  # fmt: skip
 
 
-def _mappings(value: Any) -> Iterator[Mapping[str, Any]]:
-    """Yields every mapping in recipes: among them are the settings of each step."""
-    if isinstance(value, Mapping):
-        yield value
-    for inner in value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ():
-        yield from _mappings(inner)
-
-
-def _scores(
-    run: CachedRun, recipes: Sequence[Mapping[str, Any]], rows: Rows, columns: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Returns the scores that are no plain column of the page, by JSON of the score and its recipe's names."""
-    found: dict[str, Any] = {}
+def _scores(run: CachedRun, recipes: Sequence[Any], rows: Rows, columns: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the scores of steps that are no plain column of the page, by JSON of the score and the recipe's names."""
+    found: dict[str, str] = {}
     for recipe in recipes:
-        names = dict(recipe.get("columns") or {})
-        for text in {each["score"] for each in _mappings(recipe) if isinstance(each.get("score"), str)}:
-            if names.get(text, text) not in columns:
-                key = json.dumps([text, names], ensure_ascii=False, separators=(",", ":"))
-                with suppress(TamisError):  # a column of words, or one that the run lacks
-                    found[key] = _text(_values(run.table(names), parse(text), rows))
+        with suppress(TamisError):  # it names a recipe that is gone, or a column that is not of numbers
+            loaded = load(recipe)
+            steps = with_parts(loaded.steps)
+            for text in sorted({str(step.score) for step in steps if hasattr(step, "score")}):
+                key = json.dumps([text, loaded.columns], ensure_ascii=False, separators=(",", ":"))
+                if loaded.columns.get(text, text) not in columns and key not in found:
+                    found[key] = _text(_values(run.table(loaded.columns), parse(text), rows))
     return found
 
 
@@ -214,7 +207,7 @@ def _images(run: CachedRun, found: Mapping[int, Pair]) -> Iterator[list[str]]:
     for start in range(0, len(rows), 10 * _BLOCK):
         some = {row: found[row] for row in rows[start : start + 10 * _BLOCK]}
         add_images(run, some, side=side)
-        log.info("has read the images of %s", plural(start + len(some), "pair"))
+        log.info("read the images of %s", plural(start + len(some), "pair"))
         images = [pair.thumbnail.partition(",")[2] for pair in some.values()]
         yield from (images[place : place + _BLOCK] for place in range(0, len(images), _BLOCK))
         for pair in some.values():

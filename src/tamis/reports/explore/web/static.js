@@ -199,7 +199,7 @@ const verdicts = new Map(); // by recipe as JSON
 
 /** What a recipe does with each drawn pair, and with the pool. */
 function choose(recipe) {
-  const number = recipe.saved ?? given.findIndex(({ start }) => start.select && same([start.select, start.columns ?? {}], [recipe.select, recipe.columns ?? {}]));
+  const number = recipe.saved ?? given.findIndex(({ start }) => same(start.select, recipe.select) && (!recipe.columns || same(start.columns, recipe.columns)));
   if (number >= 0) return subsets[number];
   const key = JSON.stringify([recipe.select, recipe.columns]);
   if (!verdicts.has(key)) {
@@ -410,7 +410,7 @@ const ANSWERS = {
   histograms: (about) => Object.fromEntries(about.columns.map((name) => [name, columns.get(name).facts])),
   rows: cards,
   card: ({ row, recipe, columns: names }) => card(places.get(row), choose(recipe), names),
-  map: ({ map }) => framed(maps.get(map).packed),
+  map: ({ map }) => framed(maps.get(map).packed).map((part, at) => (at ? part : { ...part, of: part.points })),
   names: ({ map }) => maps.get(map).names,
   words: wordCounts, regions, pair, colours,
 };
