@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+from importlib.abc import MetaPathFinder
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
 from tamis.cli import options
 from tamis.cli.printing import exit_if, print_json, print_table, say
-from tamis.core.errors import RecipeError, StopError, escape_controls, unknown_message
+from tamis.core.errors import RecipeError, StopError, escape_controls, plural, unknown_message
+
+if TYPE_CHECKING:
+    from tamis.pools import PoolSpec
 
 _WHAT_TO_LIST = Argument(
     metavar="signals|recipes|models|steps|exports", help="What to list.", autocompletion=options.completion("lists")
@@ -24,28 +29,85 @@ _WHAT_TO_CHECK = Argument(
 def look(
     pool: Annotated[str, Argument(metavar="POOL", help="Folder, glob, brace range, file or fsspec URL.")],
     *,
-    out: options.OutPage = Path("look.html"),
-    pairs: Annotated[int, Option(min=1, help="Pairs to sample.")] = 2000,
-    shards: Annotated[int, Option(min=1, help="Most shards to sample from.")] = 20,
+    out: Annotated[Path | None, Option("--out", "-o", help="Write a page (HTML) in place of serving one.")] = None,
+    run: Annotated[str | None, options.RUN] = None,
+    pairs: Annotated[int | None, Option(min=1, help="Pairs to measure. Default: 20,000; for --out 2,000.")] = None,
+    shards: Annotated[int | None, Option(min=1, help="Most shards to measure. Default: any; for --out 20.")] = None,
     seed: Annotated[int, Option(help="Another seed takes other shards.")] = 0,
     reading: options.PoolSettings,
+    no_browser: options.NoBrowser = False,
     overwrite: options.Overwrite = False,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Look at a pool for the first time: cheap signals of some of its pairs, and a report that proposes recipes.
+    """Look at a pool: its images in the browser at once, and behind them cheap signals, findings, recipes to try.
 
-    It reads the first rows of random shards, downloads no model and keeps no run folder.
+    It measures random whole shards into the run that `tamis run` and `tamis score` continue, and downloads no model.
+    With --out, in a script, or without a browser it writes a page about the first rows of some shards; it keeps no run.
 
-    Example: tamis look pool --out look.html
+    Example: tamis look pool
     """
-    from dataclasses import asdict
-
-    import tamis
+    from tamis.commands.explore_pool import page_instead
     from tamis.core.records import build
     from tamis.pools import PoolSpec
 
     spec = build(PoolSpec, {**reading, "path": pool}, "look")
+    _skip_pandas()
+    why = ""
+    if out is None and not as_json and not no_browser and sys.stdout.isatty():
+        why = page_instead()
+    if out is not None or as_json or why or not (no_browser or sys.stdout.isatty()):
+        _write_page(spec, out or Path("look.html"), pairs or 2000, shards or 20, seed, overwrite, as_json, quiet)
+        if why:
+            say(why)
+        return
+    _serve(spec, run, pairs or 20_000, shards, seed, no_browser=no_browser)
+
+
+class _NoPandas(MetaPathFinder):
+    """Makes pyarrow go without pandas, which it would import at its first array for half a second: we need none."""
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+        if fullname == "pandas":
+            raise ModuleNotFoundError(fullname)
+
+
+def _skip_pandas() -> None:
+    finder = _NoPandas()
+    sys.meta_path.insert(0, finder)
+    import pyarrow as pa
+
+    pa.array([0])
+    sys.meta_path.remove(finder)
+
+
+def _serve(spec: PoolSpec, run: str | None, pairs: int, shards: int | None, seed: int, *, no_browser: bool) -> None:
+    from tamis.commands.explore_pool import PoolMeasuring, explore_pool
+
+    def report(measuring: PoolMeasuring) -> None:
+        found = measuring.progress()
+        for name, error in found["failures"].items():
+            say(f"shard {name} failed: {error}")
+        say(found["error"] or f"measured {plural(found['pairs'], 'pair')} into {measuring.path}; Ctrl-C stops the page")
+
+    server, measuring = explore_pool(spec, run=run, pairs=pairs, shards=shards, seed=seed, on_end=report)
+    print(server.address, flush=True)
+    say(f"the run is {measuring.path}; Ctrl-C stops, the same command continues")
+    if not no_browser:
+        server.open_browser()
+    try:
+        server.serve()
+    finally:
+        measuring.stop()
+
+
+def _write_page(
+    spec: PoolSpec, out: Path, pairs: int, shards: int, seed: int, overwrite: bool, as_json: bool, quiet: bool
+) -> None:
+    from dataclasses import asdict
+
+    import tamis
+
     page = options.in_a_folder(out)
     found = tamis.look(spec, out=page, pairs=pairs, shards=shards, seed=seed, overwrite=overwrite, quiet=quiet)
     if as_json:
@@ -69,7 +131,7 @@ def explore(
     run: options.RunPath,
     subsets: options.SubsetsOrRecipes = None,
     port: Annotated[int, Option(min=0, max=65535, help="Port on this machine; 0 takes a free one.")] = 0,
-    no_browser: Annotated[bool, Option("--no-browser", help="Print the address, but open no browser.")] = False,
+    no_browser: options.NoBrowser = False,
     partial: options.Partial = False,
 ) -> None:
     """Explore a run in the browser: move a threshold, see which pairs go, tag pairs, compare recipes.

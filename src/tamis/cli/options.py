@@ -48,6 +48,10 @@ ONE_RECIPE = Option(
 RecipeSettings = Annotated[
     list[str] | None, Option("--set", metavar="A.B=VALUE", help="Override one setting of the recipe; may be repeated.")
 ]
+RUN = Option(
+    metavar="RUN", help="The run folder, new or existing, or its fsspec URL. Default: runs/ and the pool's name."
+)
+NoBrowser = Annotated[bool, Option("--no-browser", help="Print the address, but open no browser.")]
 OutFolder = Annotated[Path, Option("--out", "-o", metavar="DIR", help="The folder to write.")]
 OutPage = Annotated[Path, Option("--out", "-o", help="The page to write.")]
 

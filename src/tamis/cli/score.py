@@ -24,9 +24,6 @@ _SIGNALS = Option(
     autocompletion=options.completion("signals"),
 )
 _POOL = Argument(metavar="POOL...", help="Folder, glob, brace range, file or fsspec URL; several if you like.")
-_RUN = Option(
-    metavar="RUN", help="The run folder, new or existing, or its fsspec URL. Default: runs/ and the pool's name."
-)
 _ENGINE = Option(help="How shards are distributed: local or ray.")
 _MAX_ERROR_RATE = Option(
     help="Stop if more than this share of shards fails; fewer failures do not change the exit code."
@@ -35,7 +32,7 @@ _MAX_ERROR_RATE = Option(
 
 def score(
     pool: Annotated[list[str], _POOL],
-    run: Annotated[str | None, _RUN] = None,
+    run: Annotated[str | None, options.RUN] = None,
     *,
     recipe: Annotated[str | None, options.ONE_RECIPE] = None,
     signals: Annotated[list[str] | None, _SIGNALS] = None,
@@ -106,7 +103,7 @@ def run_recipe(
     what: Annotated[str, Argument(metavar="POOL|RECIPE", help="A pool, with --recipe; or a recipe file.")],
     *,
     recipe: Annotated[str | None, options.ONE_RECIPE] = None,
-    run: Annotated[str | None, _RUN] = None,
+    run: Annotated[str | None, options.RUN] = None,
     settings: options.RecipeSettings = None,
     reading: options.PoolSettings,
     compute: options.Compute,

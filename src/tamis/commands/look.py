@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-import xxhash
-
 from tamis.commands.score import Scoring, hidden_contents
 from tamis.commands.select import select
 from tamis.core.errors import RunError, at_least_one, plural
@@ -24,6 +22,7 @@ from tamis.core.files.storage import output_path
 from tamis.core.html import html_table
 from tamis.core.math.statistics import share_interval
 from tamis.core.types import ORIENTATION, STATUSES
+from tamis.engines.first_shards import draw_order
 from tamis.engines.local import Local
 from tamis.pools import Pool, open_pool
 from tamis.pools.open import with_orientation
@@ -136,7 +135,7 @@ def look(
 def take_sample(pool: Pool, *, pairs: int, shards: int, seed: int = 0) -> Pool:
     """Returns a pool of the first rows of some shards, chosen by their names and the seed only."""
     at_least_one(pairs=pairs, shards=shards)
-    ordered = sorted(pool.shards, key=lambda shard: xxhash.xxh3_64_intdigest(shard.name.encode(), seed))
+    ordered = sorted(pool.shards, key=lambda shard: draw_order(shard.name, seed))
     taken = sorted(ordered[: min(shards, pairs)], key=lambda shard: shard.name)
     each = -(-pairs // len(taken)) if taken else 0
     return replace(pool, shards=tuple(replace(shard, most=each) for shard in taken))

@@ -107,7 +107,7 @@ class Scoring:
 
         self.recipe, self.engine, self.grow = recipe, engine or Local(workers), grow
         self.path = run.path if isinstance(run, Run) else location(run)
-        self.pool = pool if isinstance(pool, Pool) else _open_for(pool, run if isinstance(run, Run) else self.path)
+        self.pool = pool if isinstance(pool, Pool) else open_for(pool, run if isinstance(run, Run) else self.path)
         networks = run_on_device(signal for _, signal in recipe.signals)
         self.identities = Identities(device_for(**compute, away=self.engine.remote, networks=networks))
         self.executor = Executor(self.identities.device)  # passes in this process share models
@@ -325,7 +325,7 @@ class Preview:
         return html_table(f"Plan of {self.run}", counts, [vars(output) for output in self.missing])
 
 
-def _open_for(pool: PathLike | PoolSpec, run: Path | Run) -> Pool:
+def open_for(pool: PathLike | PoolSpec, run: Path | Run) -> Pool:
     """Opens a pool to score it into a run, which decides what the pool's settings leave open, and adds its fields."""
     spec = pool if isinstance(pool, PoolSpec) else PoolSpec(path=os.fspath(pool))
     path, facts = (run.path, run.facts) if isinstance(run, Run) else (run, manifest.read_manifest(run))

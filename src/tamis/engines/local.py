@@ -18,7 +18,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
@@ -261,8 +261,11 @@ class Workers:
         finally:
             self._free.put(worker)
 
-    def execute(self, tasks: Sequence[Task], progress: EngineProgress) -> Iterator[ShardReport]:
-        """Does tasks. One worker runs in this thread; several get a thread each, which waits for its process."""
+    def execute(self, tasks: Iterable[Task], progress: EngineProgress) -> Iterator[ShardReport]:
+        """Does tasks, taking one whenever a worker is free.
+
+        One worker runs in this thread; several get a thread each, which waits for its process.
+        """
         if self.number == 1:
             for task in tasks:
                 yield self.do(task, partial(progress, task.shard.name))

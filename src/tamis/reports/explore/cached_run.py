@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Literal
@@ -42,8 +42,14 @@ NONE = 255
 class CachedRun(Run):
     """A run that keeps the columns it has read, except embeddings, which are memory-mapped. Thread-safe."""
 
-    def __init__(self, path: str | os.PathLike[str], *, partial: bool = False, most: int = _CACHE_BYTES) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, partial: bool = False, most: int = _CACHE_BYTES,
+        shards: Collection[str] | None = None,
+    ) -> None:  # fmt: skip
+        """`shards`: show only these, of a run that is being scored; None: all that are indexed."""
         super().__init__(path, partial=partial)
+        if shards is not None:
+            vars(self)["shards"] = tuple(sorted(shards))
         self._columns_read: dict[tuple[int, str, str], Any] = {}
         self._room = most
         self._guard = threading.Lock()

@@ -35,7 +35,7 @@ class Pages:
     """`answers` has a function per request. When rows are listed, their images are prefetched."""
 
     def __init__(self, explorer: Explorer, images: Images) -> None:
-        self.explorer, self.images = explorer, images
+        self.explorer, self.images, self.close = explorer, images, images.close
         self.rows = len(explorer.run)
         self.answers: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
             "facts": lambda asked: explorer.facts(),
@@ -57,14 +57,20 @@ class Pages:
             "card": self._card,
             "copies": lambda asked: copies(explorer, _recipe(asked["recipe"])),
             "warm": lambda asked: Thread(target=explorer.near.warm, daemon=True).start(),
+            "findings": lambda asked: explorer.found(),
+            "progress": lambda asked: None,  # nothing measures this run
             "save": lambda asked: explorer.save(_recipe(asked["recipe"]), replace=asked.get("replace") is True),
         }
+
+    def at(self, version: str) -> Pages:
+        """Returns what answers a page that shows a version of the run: there is one."""
+        return self
 
     def _rows(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Returns cards of a view, or with `numbers` only rows."""
         view, recipe, _, searched = about = _view(asked)
         rows, total = self.explorer.view(*about)
-        self.explorer.lasso = "" if asked.get("near") else searched
+        self.explorer.lasso = searched if asked.get("lasso") and not asked.get("near") else ""
         start, many = max(0, int(asked.get("start", 0))), max(0, int(asked.get("count", 60)))
         if asked.get("numbers"):
             return {"rows": rows[start : start + many].tolist()}
@@ -126,6 +132,8 @@ def _view(asked: Mapping[str, Any]) -> tuple[View, Mapping[str, Any], Sequence[M
         settings[name] = tuple(tuple(entry) for entry in settings.get(name) or ())
     settings["region"] = tuple(int(bit) for bit in settings.get("region") or ())
     search = asked.get("near") or asked.get("lasso")
+    if asked.get("finding"):
+        search = {"finding": str(asked["finding"])}
     compared = _recipes(asked.get("compared", []))
     return View(**settings), _recipe(asked["recipe"]), compared, json.dumps(search) if search else ""
 

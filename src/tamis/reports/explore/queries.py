@@ -10,7 +10,7 @@ import shlex
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import zip_longest
 from typing import Any
 
@@ -29,7 +29,7 @@ from tamis.core.math.statistics import LEAST_LABELLED, find_cut
 from tamis.core.types import INDEX_NUMBERS, USABLE
 from tamis.recipes.names import shipped_names
 from tamis.recipes.recipe import load
-from tamis.reports.context import number_columns, word_columns
+from tamis.reports.context import Context, number_columns, word_columns
 from tamis.reports.distributions import whole_column
 from tamis.reports.explore.cached_run import (
     NONE,
@@ -52,6 +52,7 @@ from tamis.reports.explore.near import LARGEST, Near
 from tamis.reports.explore.tagging import Tags, kept_shares
 from tamis.reports.formats import colours, names_of
 from tamis.reports.page_pairs import read_pairs, smallest
+from tamis.reports.traits import TRAITS, Findings
 from tamis.runs.makers import drawn_world, models_in_words
 from tamis.runs.reasons import Verdict
 from tamis.runs.subset import OtherCaptions, Subset, captions_of
@@ -60,6 +61,9 @@ from tamis.runs.tags import BAD, GOOD, TAGS
 #: Chooses rows of a run by a recipe: `tamis.commands.select.select`.
 Choose = Callable[[CachedRun, Mapping[str, Any]], Subset]
 Recipe = Mapping[str, Any]
+
+#: Returns recipes worth trying on the explorer's run: `tamis.commands.look.proposals`.
+Propose = Callable[["Explorer"], list[dict[str, Any]]]
 
 #: Facts, and arrays that are sent after them.
 Framed = tuple[dict[str, Any], list[NDArray[Any]]]
@@ -90,8 +94,10 @@ _NAMED, _REGIONS = 20_000, (10, 50)
 class Explorer:
     """A run, the subsets it was opened with, and answers about them. `choose` applies a recipe."""
 
-    def __init__(self, run: CachedRun, subsets: Sequence[Subset], choose: Choose) -> None:
-        self.run = run
+    def __init__(
+        self, run: CachedRun, subsets: Sequence[Subset], choose: Choose, propose: Propose = lambda explorer: []
+    ) -> None:
+        self.run, self._propose = run, propose
         self.tags, self.near, self.painter = Tags(run), Near(run), TextPainter(run)
         self.lasso = ""  # the page's last one, as JSON
         self._opened_with = tuple(subsets)
@@ -265,8 +271,10 @@ class Explorer:
         return rows_of(asked, self.run, subset, self.tags.having, self.run.order, among, rows, most)
 
     def _search(self, search: str) -> Rows:
-        """Returns the rows near a text, an image or a row, or inside a lasso on the map."""
+        """Returns the rows near a text, an image or a row, inside a lasso on the map, or of a finding."""
         asked = json.loads(search)
+        if "finding" in asked:
+            return self._findings.rows(asked["finding"])
         if "points" in asked:
             return self.near.inside(str(asked["map"]), [(float(x), float(y)) for x, y in asked["points"]])
         if "text" in asked:
@@ -274,6 +282,19 @@ class Explorer:
         if "image" in asked:
             return self.near.to_image(str(asked["image"]))
         return self.near.neighbours(self.check_row(asked["row"]))[0]
+
+    @cached_property
+    def _findings(self) -> Findings:
+        return Findings(Context(self.run, self._opened_with))
+
+    def found(self) -> dict[str, Any]:
+        """Returns what may be wrong with pairs, the most harmful first, and the recipes worth trying."""
+        with self._counting:
+            every = self._findings.every
+        found = [{name: getattr(each, name) for name in ("ident", "sentence", "drops", "rows")} for each in every]
+        rules = [{"harm": TRAITS[each.ident].harm, "rule": TRAITS[each.ident].rule} for each in every]
+        both = [{**one, **other} for one, other in zip(found, rules, strict=True)]
+        return {"rows": len(self.run), "findings": both, "proposals": self._propose(self)}
 
     def selected(self) -> list[str]:
         """Returns the uids of the pairs that are tagged, or inside the page's lasso, in the order of the run."""

@@ -26,9 +26,11 @@ from typing import TYPE_CHECKING, Any
 
 from tamis.core.errors import DiskFullError, RunError, TamisError, needs_extra
 from tamis.core.ids import as_json_value
+from tamis.reports.explore.growing import GrowingPages
 from tamis.reports.explore.image_cache import NoImage
 from tamis.reports.explore.near import LARGEST
 from tamis.reports.explore.pages import Pages
+from tamis.reports.explore.queries import Explorer
 from tamis.reports.page_pairs import KIND
 
 if TYPE_CHECKING:
@@ -86,8 +88,11 @@ def refusal(request: Request, token: str, framed: bool) -> tuple[int, str] | Non
     return None if known else (401, "the token is missing or wrong: open the address that `tamis explore` printed")
 
 
-def application(pages: Pages, token: str, framed: Callable[[], bool]) -> Starlette:
-    """Returns the ASGI application: `/?token=TOKEN` is the page, `/TOKEN/...` everything else."""
+def application(pages: Pages | GrowingPages, token: str, framed: Callable[[], bool]) -> Starlette:
+    """Returns the ASGI application: `/?token=TOKEN` is the page, `/TOKEN/...` everything else.
+
+    A page of a growing run says in `v` which version of it it shows.
+    """
     try:
         from starlette.applications import Starlette
         from starlette.middleware import Middleware
@@ -123,7 +128,11 @@ def application(pages: Pages, token: str, framed: Callable[[], bool]) -> Starlet
     # The page asks with POST, and the answer is JSON.
     async def ask(request: Request) -> Response:
         name = request.path_params["name"]
-        if name not in pages.answers:
+        try:
+            answers = pages.at(request.query_params.get("v", "")).answers
+        except LookupError as error:
+            return JSONResponse({"error": str(error.args[0])}, 409)
+        if name not in answers:
             return PlainTextResponse(f"the page has no {name!r}", 404)
         try:
             asked = json.loads(await _body(request) or b"{}")
@@ -131,19 +140,20 @@ def application(pages: Pages, token: str, framed: Callable[[], bool]) -> Starlet
                 raise ValueError("expected an object")
         except (ValueError, RecursionError) as error:
             return JSONResponse({"error": f"the request is not JSON: {error}"}, 400)
-        return await _answer(pages.answers[name], asked)
+        return await _answer(answers[name], asked)
 
     async def search(request: Request) -> Response:
-        return await _answer(pages.add_image, await _body(request))
+        return await _answer(pages.at(request.query_params.get("v", "")).add_image, await _body(request))
 
     def image(request: Request) -> Response:
         digits = request.path_params["row"]
-        row = int(digits) if digits.isascii() and digits.isdecimal() and len(digits) < 19 else pages.rows
-        if row >= pages.rows:
-            return PlainTextResponse(f"the run has the rows 0 to {pages.rows - 1:,}", 404)
         try:
-            data = pages.image(request.path_params["kind"], row)
-        except (NoImage, TamisError, OSError) as error:
+            shown = pages.at(request.query_params.get("v", ""))
+            row = int(digits) if digits.isascii() and digits.isdecimal() and len(digits) < 19 else shown.rows
+            if row >= shown.rows:
+                raise NoImage(f"the run has the rows 0 to {shown.rows - 1:,}")
+            data = shown.image(request.path_params["kind"], row)
+        except (NoImage, TamisError, OSError, LookupError) as error:
             return PlainTextResponse(str(error), 404)
         return Response(data, media_type=f"image/{KIND}", headers={"cache-control": "private, max-age=3600"})
 
@@ -199,7 +209,7 @@ def _json(found: Any) -> str:
 class Server:
     """Serves the page on a `port` of the loopback interface (0: a free one). `address`: the URL with the token."""
 
-    def __init__(self, pages: Pages, *, port: int = 0) -> None:
+    def __init__(self, pages: Pages | GrowingPages, *, port: int = 0) -> None:
         try:
             import uvicorn
         except ImportError as error:
@@ -216,7 +226,7 @@ class Server:
             raise RunError(message) from error
         self.port: int = self._socket.getsockname()[1]
         self.address = f"http://{HOST}:{self.port}/?token={token}"
-        self.explorer, self._images = pages.explorer, pages.images
+        self._pages = pages
         self._thread: threading.Thread | None = None
         app = application(pages, token, lambda: self._thread is not None)
         config = uvicorn.Config(
@@ -245,7 +255,7 @@ class Server:
             self._server.run(sockets=[self._socket])
         finally:
             self._socket.close()
-            self._images.close()
+            self._pages.close()
 
     def stop(self) -> None:
         """Makes `serve` return; call it from another thread."""
@@ -264,6 +274,11 @@ class Server:
     def selected(self) -> list[str]:
         """The uids of the pairs that are tagged, or inside the lasso, in the page."""
         return self.explorer.selected()
+
+    @property
+    def explorer(self) -> Explorer:
+        """What answers the page; of a growing run, the newest version."""
+        return self._pages.explorer
 
     def close(self) -> None:
         """Stops what `start` started, if it did, and frees the port. A second call does nothing."""

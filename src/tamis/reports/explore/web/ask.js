@@ -6,7 +6,15 @@ export { newest } from "./answers.js";
 
 const HERE = new URL("..", import.meta.url);
 
-export const imageUrl = (kind, row) => new URL(`image/${kind}/${row}`, HERE).href;
+let version = ""; // of a run that grows: rows have other numbers in each
+
+export const shown = () => version;
+
+export const show = (newer) => { version = newer; };
+
+const versioned = (path) => new URL(version ? `${path}?v=${version}` : path, HERE);
+
+export const imageUrl = (kind, row) => versioned(`image/${kind}/${row}`).href;
 
 export const ask = (name, about = {}) => post(`ask/${name}`, JSON.stringify(about));
 
@@ -17,7 +25,7 @@ const later = (milliseconds) => new Promise((done) => setTimeout(done, milliseco
 
 /** Fetches, with one retry if no answer came: browsers abort requests when the machine's network changes. */
 async function fetched(path, body) {
-  const once = () => fetch(new URL(path, HERE), { method: "POST", body });
+  const once = () => fetch(versioned(path), { method: "POST", body });
   try {
     // Not repeated: a second save would find its name taken, a second undo would undo two changes.
     return await (["ask/save", "ask/undo_tags"].includes(path) ? once() : once().catch(() => later(300).then(once)));

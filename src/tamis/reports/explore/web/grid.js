@@ -37,11 +37,11 @@ export class Grid {
     window.addEventListener("scroll", () => this.lay(), { passive: true, capture: true }); // also of `scroller`
   }
 
-  /** Loads the rows again; the old cards stay, in grey, until the answer comes. */
-  async load() {
+  /** Loads the rows again; the old cards stay, in grey, until the answer comes. `same`: the selection stays. */
+  async load(same = false) {
     const question = (this.question = {});
     const about = JSON.stringify({ ...this.about(), columns: [] });
-    if (about !== this.shownFor) this.clear(); // else pairs that are no longer here would be tagged
+    if (about !== this.shownFor && !same) this.clear(); // else pairs that are no longer here would be tagged
     this.shownFor = about;
     this.box.setAttribute("aria-busy", "true");
     if (now().near) fill(this.told, h("span", { class: "busy" }), "Looking for images ", like(now().near), " …");
@@ -395,6 +395,7 @@ export class Controls {
       ...(state.reason ? [[[foreign(found?.reasons.find((each) => each.code === state.reason)?.text ?? "one reason")], () => change({ reason: 0 })]] : []),
       ...(regionOf(this.facts).length ? [["one part of the comparison", () => change({ region: [] })]] : []),
       ...(state.lasso ? [["the lasso", () => change({ lasso: null })]] : []),
+      ...(state.finding ? [[`finding: ${state.finding.replace("status-", "").replaceAll("_", " ")}`, () => change({ finding: null })]] : []),
       ...(state.near ? [[like(state.near), () => change({ near: null, sort: "random" })]] : []),
     ];
     return filters.length ? h("ul", { class: "filters" }, filters.map(([text, drop]) => h("li", null, h("button", { type: "button", title: "Take this filter away", click: drop }, text, " ×")))) : null;
@@ -406,6 +407,6 @@ const option = (value, text, chosen) => h("option", { value, ...(value === chose
 export const gridQuestion = (facts, columns, compared) => {
   const state = now();
   const view = { show: state.show, reason: state.reason, ranges: state.ranges, words: state.words, tags: state.tags, caption: state.caption, sort: state.sort, column: state.column, descending: state.descending, region: regionOf(facts) };
-  return { recipe: active(), view, compared: view.region.length ? compared() : [], columns: columns(), lasso: state.lasso, near: state.near };
+  return { recipe: active(), view, compared: view.region.length ? compared() : [], columns: columns(), lasso: state.lasso, near: state.near, finding: state.finding };
 };
 

@@ -10,10 +10,11 @@ import { PairPanel } from "./pair.js";
 import { TagBar } from "./tags.js";
 import { MapView } from "./map.js";
 import { Columns } from "./compare.js";
-import { copies, disagree, rejects } from "./views.js";
+import { copies, disagree, findings, rejects } from "./views.js";
+import { follow, measured } from "./measure.js";
 
-const VIEWS = { grid: "Grid", disagree: "Disagree", map: "Map", copies: "Copies", rejects: "Rejects" };
-const FILTERS = ["show", "reason", "ranges", "words", "tags", "caption", "sort", "column", "descending", "region", "lasso", "near"];
+const VIEWS = { grid: "Grid", findings: "Findings", disagree: "Disagree", map: "Map", copies: "Copies", rejects: "Rejects" };
+const FILTERS = ["show", "reason", "ranges", "words", "tags", "caption", "sort", "column", "descending", "region", "lasso", "near", "finding"];
 const KEYS = [
   ["j k, arrows, Home, End", "move to another pair; j, k, ← and → also in an opened one"], ["Enter, click", "open the pair"], ["Esc", "close the pair; select none"],
   ["Space, Ctrl + click", "select the pair, or take it out"], ["Shift + arrows, Shift + click", "select a range"], ["Ctrl + A", "select all pairs of the view"],
@@ -70,7 +71,7 @@ async function choose() {
 function head() {
   fill(place("head"),
     h("h1", null, h("span", { class: "brand" }, "Tamis"), " ", foreign(facts.run)),
-    facts.missing ? h("p", { class: "quiet" }, `${count(facts.missing)} shards are missing`) : null,
+    facts.missing && !place("measured") ? h("p", { class: "quiet" }, `${count(facts.missing)} shards are missing`) : null,
     facts.drawn.map((sentence) => h("p", { class: "quiet" }, `${sentence}.`)),
     found ? h("p", { class: "kept-head" }, h("strong", { id: "kept" }, count(found.kept)), isEmpty() ? " pairs" : ` of ${count(facts.rows)} pairs kept`) : null,
     h("button", { id: "show-keys", type: "button", title: "Keys (?)", "aria-label": "Keys", click: showKeys }, "?"),
@@ -94,10 +95,15 @@ function makeMain() {
   fill(place("main"), parts.tabs, parts.heading, parts.above, controls.box, tags.box, sides.box, pairs.told, pairs.heads, pairs.box, tags.bar);
 }
 
-function drawMain() {
+function drawTabs() {
   const state = now();
   fill(parts.tabs, Object.entries(VIEWS).map(([name, text]) =>
-    h("button", { type: "button", id: `view-${name}`, "aria-current": state.view === name ? "page" : null, click: () => change({ view: name, ...shownIn(name) }) }, text)));
+    h("button", { type: "button", id: `view-${name}`, "aria-current": state.view === name ? "page" : null, click: () => change({ view: name, ...shownIn(name) }) }, text, name === "findings" && facts.findings ? h("span", { class: "number" }, ` ${facts.findings}`) : null)));
+}
+
+function drawMain() {
+  const state = now();
+  drawTabs();
   parts.heading.textContent = VIEWS[state.view];
   fill(parts.above);
   place("main").classList.toggle("beside", state.view === "map");
@@ -128,6 +134,7 @@ async function drawView() {
     if (now().view === "disagree") await disagree(parts.above, facts, compared, sides);
     else if (now().view === "map") await (map ??= new MapView(facts, compared, columns)).draw(parts.above);
     else if (now().view === "copies") await copies(parts.above);
+    else if (now().view === "findings") await findings(parts.above);
     else if (now().view === "rejects") rejects(parts.above, facts, found);
     else fill(parts.above);
   } catch (error) {
@@ -160,7 +167,7 @@ listen(async (state, before) => {
   }
   if (recipeChanged && found) tags.suggest(found);
   if (changed("tags")) tags.draw();
-  if (!changed("view") && (recipeChanged || changed("compared", "region", "reason", "words", "lasso", "map") || (state.view === "grid" && changed(...FILTERS)))) drawView();
+  if (!changed("view") && (recipeChanged || changed("compared", "region", "reason", "words", "lasso", "map", "finding") || (state.view === "grid" && changed(...FILTERS)))) drawView();
   if (changed("pair")) panel.show(state.pair);
 });
 
@@ -240,6 +247,31 @@ document.querySelector(".skip").addEventListener("click", (event) => {
   (now().view === "copies" ? place("main") : grid?.box)?.focus();
 });
 
+/** Counts the findings, unless that takes long: their number is next to the name of their view. */
+async function countFindings() {
+  if (facts.rows > 100_000) return;
+  facts.findings = (await ask("findings").catch(() => null))?.findings.length;
+  drawTabs();
+}
+
+/** Shows a run that has more shards now, with what the user has set, typed and opened. */
+async function grow() {
+  Object.assign(facts, await ask("facts"));
+  for (const name of Object.keys(recipe.histograms)) delete recipe.histograms[name];
+  map = undefined;
+  tags.offers = null;
+  chips.draw();
+  chips.counted = chips.count();
+  recipe.draw();
+  drawMain();
+  tags.draw();
+  await Promise.all([scores.draw(), choose(), ...grids().map((each) => each.load(true))]);
+  controls.draw(found);
+  if (now().view === "rejects") drawView();
+  if (now().pair !== null) panel.show(now().pair);
+  countFindings();
+}
+
 const wide = matchMedia("(min-width: 62rem)");
 
 // On a narrow screen the pairs come first; recipe and scores start folded.
@@ -248,6 +280,7 @@ const folds = () => document.querySelectorAll("details.fold").forEach((fold) => 
 async function start() {
   read();
   folds();
+  await measured(place("main"));
   facts = await ask("facts");
   const histograms = Object.create(null); // by names of columns: one may be called "constructor"
   chips = new Chips(place("recipes"), facts);
@@ -280,6 +313,8 @@ async function start() {
   }
   wide.addEventListener("change", () => { folds(); for (const each of grids()) each.lay(true); });
   document.body.classList.add("ready");
+  countFindings();
+  follow(grow, () => grid);
   if (facts.searchable) ask("warm").catch(() => {}); // the search reports what is wrong
 }
 

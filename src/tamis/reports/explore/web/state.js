@@ -23,6 +23,7 @@ export const EMPTY = Object.freeze({
   map: null, // which map, coloured by what
   lasso: null,
   near: null,
+  finding: null,
   pair: null,
 });
 
@@ -40,7 +41,7 @@ const step = (value) => text(value) || (record(value) && Object.keys(value).leng
 const FITS = {
   recipe: (value) => record(value) && list(step)(value.select) && ["undefined", "string"].includes(typeof value.name) && (value.saved === undefined || whole(value.saved)),
   off: list(whole),
-  view: oneOf("grid", "disagree", "map", "copies", "rejects"),
+  view: oneOf("grid", "findings", "disagree", "map", "copies", "rejects"),
   show: oneOf("all", "kept", "dropped"),
   reason: whole,
   ranges: list(tuple(text, orNull(number), orNull(number))),
@@ -58,6 +59,7 @@ const FITS = {
   map: orNull(tuple(text, text)),
   lasso: orNull((value) => record(value) && text(value.map) && list(tuple(number, number))(value.points)),
   near: orNull((value) => record(value) && (text(value.text) || text(value.image) || whole(value.row)) && ["undefined", "string"].includes(typeof value.name)),
+  finding: orNull(text),
   pair: orNull(whole),
 };
 
@@ -97,7 +99,8 @@ function write(how) {
 export function change(patch, { dragging = false, replace = false, by = "" } = {}) {
   const before = state;
   const more = Boolean(by) && by === last.by && Date.now() - last.at < 1500;
-  state = { ...state, ...patch };
+  const search = ["lasso", "near", "finding"].find((key) => patch[key]);
+  state = { ...state, ...(search ? { lasso: null, near: null, finding: null } : {}), ...patch }; // there is one at a time
   if (dragging) drag ??= { recipe: before.recipe, off: before.off };
   else {
     if ("recipe" in patch || "off" in patch) remember(drag ?? before, more);

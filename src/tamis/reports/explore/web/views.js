@@ -1,6 +1,6 @@
 // The other views: disagreements of recipes, copies, rejects.
 
-import { h, fill, foreign, count, percent } from "./dom.js";
+import { h, fill, foreign, count, copy, percent } from "./dom.js";
 import { ask } from "./ask.js";
 import { now, change, active, comparable, regionOf } from "./state.js";
 import { face } from "./grid.js";
@@ -46,21 +46,42 @@ export async function disagree(place, facts, compared, columns) {
   h("p", { class: "told" }, opened.length ? "The images below are of the chosen bar." : "A bar opens its images. ● keeps, ○ drops."));
 }
 
+/** A line with a bar, which shows its pairs. */
+const row = (of, most) => (text, rows, pressed, click) => h("button", { type: "button", class: "reason", disabled: !rows, "aria-pressed": String(pressed), click },
+  h("span", { class: "text" }, foreign(text)), h("span", { class: "bar-cell" }, h("i", { style: { width: `${(100 * rows) / most}%` } }), h("span", null, `${count(rows)} · ${percent(rows, of)}`)));
+
+/** What may be wrong with pairs, the most harmful first, and recipes worth trying. */
+export async function findings(place) {
+  if (!place.childElementCount) fill(place, h("p", { class: "quiet" }, "Looking for what may be wrong …"));
+  const found = await ask("findings");
+  if (now().view !== "findings") return;
+  const line = row(found.rows, Math.max(...found.findings.map((each) => each.rows), 1));
+  fill(place,
+    h("section", { id: "findings" }, h("h3", null, "What may be wrong, the most harmful first"),
+      found.findings.length ? found.findings.map((each) => {
+        const on = now().finding === each.ident;
+        return [line(each.sentence, each.rows, on, () => change({ finding: on ? null : each.ident, show: "all", reason: 0, words: [] })),
+          on ? h("p", { class: "hint" }, each.rule, ". ", each.drops) : null];
+      }) : h("p", { class: "quiet" }, "Nothing was found in what is measured so far.")),
+    found.proposals.length ? h("section", { id: "proposals" }, h("h3", null, "Recipes worth trying"),
+      found.proposals.map((each) => h("div", { class: "proposal" }, h("b", null, foreign(each.recipe)), each.keeps ? ` keeps ${each.keeps}. ` : " ", each.why, " ",
+        h("code", { tabindex: 0 }, each.command), " ", h("button", { type: "button", "aria-label": `Copy the command for ${each.recipe}`, click: () => copy(each.command, "Command") }, "Copy")))) : null);
+}
+
 /** Why pairs are dropped: a bar per reason of the recipe and per status. */
 export function rejects(place, facts, found) {
   const most = Math.max(...(found?.reasons ?? []).map((reason) => reason.rows), ...Object.values(facts.statuses), 1);
-  const row = (text, rows, pressed, click) => h("button", { type: "button", class: "reason", disabled: !rows, "aria-pressed": String(pressed), click },
-    h("span", { class: "text" }, foreign(text)), h("span", { class: "bar-cell" }, h("i", { style: { width: `${(100 * rows) / most}%` } }), h("span", null, `${count(rows)} · ${percent(rows, facts.rows)}`)));
+  const line = row(facts.rows, most);
   const state = now();
   const broken = Object.entries(facts.statuses).filter(([status]) => status !== "ok");
   fill(place,
     h("section", null, h("h3", null, "Dropped by the recipe"),
-      found?.reasons.length ? found.reasons.map((reason) => row(reason.text, reason.rows, state.reason === reason.code, () => change({ reason: state.reason === reason.code ? 0 : reason.code, show: state.reason === reason.code ? "dropped" : "all", words: [] })))
+      found?.reasons.length ? found.reasons.map((reason) => line(reason.text, reason.rows, state.reason === reason.code, () => change({ reason: state.reason === reason.code ? 0 : reason.code, show: state.reason === reason.code ? "dropped" : "all", words: [] })))
         : h("p", { class: "quiet" }, "The recipe drops nothing.")),
     broken.length ? h("section", null, h("h3", null, "Damaged or incomplete pairs"),
       broken.map(([status, rows]) => {
         const on = state.words.some(([name, word]) => name === "status" && word === status);
-        return row(status.replaceAll("_", " "), rows, on, () => change({ words: on ? [] : [["status", status]], reason: 0, show: on ? "dropped" : "all" }));
+        return line(status.replaceAll("_", " "), rows, on, () => change({ words: on ? [] : [["status", status]], reason: 0, show: on ? "dropped" : "all" }));
       })) : null);
 }
 
