@@ -7,6 +7,9 @@ from disk with the report's histograms.
 `map`: a stored map of a thousand islands. From the click on Map to the frame that shows the points, and frames a
 second while the mouse drags it; "drawn" is the median number of points in a frame. There is nothing to compare with:
 deepscatter may not be sold, regl-scatterplot needs what the page's policy forbids, embedding-atlas WebGPU.
+
+`static`: the page of `tamis report --interactive`: its size, from opening the file to the pairs on the screen, and a
+move of its slider. `--pool`: of these images; drawn ones are smaller than photographs.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ import numpy as np
 import tamis
 from benchmarks.measure import GIB, Case, Spent, benchmark, child, in_turn, spend, versus
 from benchmarks.runs import written
+from benchmarks.score import pool_of
 from benchmarks.select import COLUMNS, write_run
 from tamis.commands.explore import explore
 from tamis.core.types import Column
@@ -196,7 +200,41 @@ def map_(root: Path, given: Any) -> list[Case]:
     ]
 
 
+def static(root: Path, given: Any) -> list[Case]:
+    from playwright.sync_api import sync_playwright
+
+    pairs = 1_000 if given.quick else 5_000
+    pool = given.pool or pool_of(root, pairs // 5, 6)
+    run = tamis.score(pool, run=root / "run", signals=["caption_length", "image_quality"], quiet=True, device="cpu")
+    recipe = {"name": "sharp", "select": [{"at_least": {"score": "sharpness", "value": 0.01, "missing": "drop"}}]}
+    made = spend(lambda: tamis.report(run, [tamis.select(run, recipe)], out=root / "page.html", interactive=True,
+                                      pairs=pairs, overwrite=True))  # fmt: skip
+    opened, moves = [], []
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(
+            executable_path=CHROMIUM, headless=True, args=["--no-sandbox", "--disable-gpu"]
+        )
+        for _ in range(3):
+            tab = browser.new_page(viewport={"width": 1440, "height": 1000})
+            begun = time.perf_counter()
+            tab.goto((root / "page.html").as_uri())
+            tab.wait_for_selector("body.ready")
+            opened.append(time.perf_counter() - begun)
+            moves += [tab.evaluate(SLIDE) / 1000 for _ in range(MOVES)]
+            tab.close()
+        browser.close()
+    facts = {"seconds to write": round(made.seconds, 1), "processor seconds": round(made.cpu_seconds, 1)}
+    size = (root / "page.html").stat().st_size / 1e6
+    return [
+        Case(f"a page of {pairs:,} pairs", "MB", size, target="<= 60 MB", settings=facts),
+        Case("it opens from disk", "seconds", statistics.median(opened), target="<= 2 s"),
+        Case(
+            "its slider moves", "seconds", statistics.median(moves), target="<= 0.1 s", settings={"longest": max(moves)}
+        ),
+    ]
+
+
 if __name__ == "__main__":
     if not CHROMIUM or not find_spec("playwright"):
         raise SystemExit("this needs Chromium and Playwright")
-    benchmark(__doc__, {"slider": slider, "map": map_})
+    benchmark(__doc__, {"slider": slider, "map": map_, "static": static}, pool=None)
