@@ -145,6 +145,19 @@ def test_the_loops_over_samples_that_the_docs_write_run(
     good(python("\n".join([code[0], *(code[number] for number in numbers)])))
 
 
+def test_the_readme_needs_seven_concepts_and_starts_with_two_commands_and_their_pictures() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = (ROOT / "docs" / "concepts.md").read_text(encoding="utf-8").partition("## One pass")[0]
+    concepts = re.findall(r"^\| (\w+) \|", table, re.MULTILINE)[1:]
+    assert len(concepts) == 9
+    prose = re.sub(r"\]\([^)]*\)", "]", text)
+    used = {word for word in concepts if re.search(rf"\b{word}s?\b", prose)}
+    assert used == {"sample", "shard", "pool", "run", "signal", "recipe", "subset"}
+    first = text.partition("## ")[0]
+    assert re.findall(r"^make \w+", first, re.MULTILINE) == ["make demo", "make test"]
+    assert re.findall(r"\]\(docs/images/(\w+)\.", first) == ["report", "explore"]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
