@@ -242,6 +242,22 @@ def test_a_reader_moves_a_slider_opens_a_pair_and_copies_the_command(sampled: Pa
         expect(tab.locator("dialog")).to_contain_text("percentile")
 
 
+def test_findings_and_their_pairs_are_the_servers(mixed_run: Path, tmp_path: Path, browser: Any) -> None:
+    page = tamis.report(mixed_run, out=tmp_path / "page.html", interactive=True)
+    explorer, _ = open_explorer(mixed_run, [], partial=False)
+    pages = Pages(explorer, Images(explorer.run))
+    with new_tab(browser, page.as_uri()) as tab:
+        open_page(tab, page, view="findings")
+        expect(tab.locator("#findings button").first).to_be_visible()
+        found = asked(tab, "findings")
+        assert found == served(pages, "findings")
+        assert len(found["findings"]) > 2
+        for finding in found["findings"]:
+            about = {"recipe": {"select": []}, "view": VIEW, "columns": [], "start": 0, "count": 60}
+            about["finding"] = finding["ident"]
+            assert asked(tab, "rows", **about) == {**served(pages, "rows", **about), "drawn": False}
+
+
 def test_hostile_captions_are_text_and_images_have_no_metadata(mixed_run: Path, tmp_path: Path, browser: Any) -> None:
     page = tamis.report(mixed_run, out=tmp_path / "page.html", interactive=True)
     written = page.read_text(encoding="utf-8")

@@ -274,7 +274,7 @@ class Explorer:
         """Returns the rows near a text, an image or a row, inside a lasso on the map, or of a finding."""
         asked = json.loads(search)
         if "finding" in asked:
-            return self._findings.rows(asked["finding"])
+            return self.findings.rows(asked["finding"])
         if "points" in asked:
             return self.near.inside(str(asked["map"]), [(float(x), float(y)) for x, y in asked["points"]])
         if "text" in asked:
@@ -284,13 +284,14 @@ class Explorer:
         return self.near.neighbours(self.check_row(asked["row"]))[0]
 
     @cached_property
-    def _findings(self) -> Findings:
+    def findings(self) -> Findings:
+        """What may be wrong with pairs of the run."""
         return Findings(Context(self.run, self._opened_with))
 
     def found(self) -> dict[str, Any]:
         """Returns what may be wrong with pairs, the most harmful first, and the recipes worth trying."""
         with self._counting:
-            every = self._findings.every
+            every = self.findings.every
         found = [{name: getattr(each, name) for name in ("ident", "sentence", "drops", "rows")} for each in every]
         rules = [{"harm": TRAITS[each.ident].harm, "rule": TRAITS[each.ident].rule} for each in every]
         both = [{**one, **other} for one, other in zip(found, rules, strict=True)]

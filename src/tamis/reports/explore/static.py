@@ -140,6 +140,8 @@ def gather(
         with suppress(TamisError):  # no drawn pair has a place on it, or an extra is not installed
             maps[name] = {"packed": base64.b64encode(pack(*explorer.map_facts(name))).decode(), "names": []}
             maps[name]["names"] = explorer.map_names(name)
+    found_in = explorer.found()
+    has = {each["ident"]: np.isin(rows, explorer.findings.rows(each["ident"])) for each in found_in["findings"]}
     weights = (sizes / np.maximum(np.bincount(strata, minlength=sizes.size), 1))[strata]
     return {
         "facts": facts | {"maps": [entry for entry in facts["maps"] if entry["name"] in maps]}, "maps": maps,
@@ -149,7 +151,8 @@ def gather(
         "columns": columns, "words": words, "scores": _scores(run, recipes, rows, columns),
         "draw": _text((scramble(*table.uids(rows)) >> np.uint64(11)).astype(float)),
         "subsets": [_subset(explorer, number, subset, rows) for number, subset in enumerate(subsets)],
-        "pairs": [_pair(explorer, pair) for pair in pairs],
+        "pairs": [_pair(explorer, pair) for pair in pairs], "found": found_in,
+        "having": {ident: np.flatnonzero(those).tolist() for ident, those in has.items()},
     }  # fmt: skip
 
 

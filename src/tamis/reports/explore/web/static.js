@@ -54,6 +54,10 @@ export function imageUrl(kind, row) {
   return `data:image/${stored.kind};base64,${blocks.get(block)[place % stored.size]}`;
 }
 
+export const shown = () => "";
+
+export const show = () => {}; // the run does not grow
+
 export const send = async () => { throw new Error("this page has no server to search by an image: run tamis explore"); };
 
 // ---- recipes, as `tamis.recipes.steps` applies them
@@ -276,18 +280,18 @@ const pointsOf = (name) => {
 const alternate = (one, other) => Array.from({ length: Math.max(one.length, other.length) }, (_, at) => [one[at], other[at]]).flat().filter((place) => place !== undefined);
 
 /** The drawn pairs of a view in its order: `tamis.reports.explore.cached_run.rows_of`. */
-function listed({ recipe, view, compared = [], lasso }) {
+function listed({ recipe, view, compared = [], lasso, finding }) {
   const verdict = choose(recipe);
   const others = compared.map(choose);
   const points = lasso && pointsOf(lasso.map);
-  const looped = lasso && new Set(points.places.filter((_, at) => inside(lasso.points, points.x[at], points.y[at])));
+  const searched = finding ? new Set(stored.having[finding]) : lasso && new Set(points.places.filter((_, at) => inside(lasso.points, points.x[at], points.y[at])));
   const part = view.caption.toLowerCase();
   const shown = each((place) => place).filter((place) => (view.reason ? verdict.codes[place] === view.reason : view.show === "all" || (view.show === "kept") === Boolean(verdict.keep[place]))
     && view.region.every((bit, at) => others[at].keep[place] === bit)
     && view.ranges.every(([name, low, high]) => columns.get(name).values[place] >= Math.fround(low ?? -Infinity) && columns.get(name).values[place] <= Math.fround(high ?? Infinity))
     && view.words.every(([name, word]) => wordOf(name, place) === word)
     && view.tags.every(([tag, there]) => (tag ? pairs[place].tags.includes(tag) : pairs[place].tags.length > 0) === there)
-    && (!part || (pairs[place].caption ?? "").toLowerCase().includes(part)) && (!looped || looped.has(place)));
+    && (!part || (pairs[place].caption ?? "").toLowerCase().includes(part)) && (!searched || searched.has(place)));
   const by = (some, key) => [...some].sort((one, other) => {
     const [a, b] = [key(one), key(other)];
     return Number.isNaN(a) - Number.isNaN(b) || (a < b ? -1 : a > b ? 1 : order[one] - order[other]);
@@ -412,6 +416,8 @@ const ANSWERS = {
   card: ({ row, recipe, columns: names }) => card(places.get(row), choose(recipe), names),
   map: ({ map }) => framed(maps.get(map).packed).map((part, at) => (at ? part : { ...part, of: part.points })),
   names: ({ map }) => maps.get(map).names,
+  progress: () => null,
+  findings: () => stored.found,
   words: wordCounts, regions, pair, colours,
 };
 
