@@ -102,5 +102,5 @@ def test_a_look_finds_captions_that_are_the_text_of_bytes(tmp_path: Path) -> Non
     pq.write_table(pa.table({"image": [image_bytes(seed) for seed in range(5)], "text": texts}), tmp_path / "p.parquet")
     tamis.look(tmp_path / "p.parquet", out=tmp_path / "look.html", quiet=True)
     facts = json.loads((tmp_path / "look.json").read_text(encoding="utf-8"))
-    (found,) = (kind for kind in facts["sections"]["found"]["kinds"] if kind["ident"] == "bytes")
+    (found,) = (kind for kind in facts["sections"]["findings"]["pool"] if kind["ident"] == "bytes")
     assert (found["rows"], found["sentence"]) == (2, "2 captions (40.0 %) are Python's text of bytes, b'...'.")

@@ -65,7 +65,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
                enumerate(names)]  # fmt: skip
     write_tar(folder / "pool" / "00000.tar", samples)
     run = score(folder / "pool", folder / "run", *cheap_signals(open_pool(folder / "pool")))
-    kinds = {each["ident"]: each for each in sections_of(run, [])["found"]["kinds"]}
+    kinds = {each["ident"]: each for each in sections_of(run, [])["findings"]["pool"]}
     return names, kinds
 
 
@@ -107,7 +107,7 @@ def test_a_long_foreign_sentence_is_found_and_a_short_foreign_name_is_not(tmp_pa
     samples = [(f"{n}", {**pair(n), "txt": text.encode()}) for n, text in enumerate(captions)]
     write_tar(tmp_path / "pool" / "00000.tar", samples)
     run = score(tmp_path / "pool", tmp_path / "run", "caption_length", "language", "image_size")
-    kinds = {each["ident"]: each for each in sections_of(run, [])["found"]["kinds"]}
+    kinds = {each["ident"]: each for each in sections_of(run, [])["findings"]["pool"]}
     assert sorted(each.caption for each in kinds["language"]["pairs"]) == sorted(
         c for c, is_so in captions.items() if is_so
     )
@@ -121,7 +121,7 @@ def test_a_long_foreign_sentence_is_found_and_a_short_foreign_name_is_not(tmp_pa
 def test_only_small_images_have_an_odd_size(tmp_path: Path) -> None:
     sides = [1000.0] * 7 + [5000, 9999, 200, 199]
     run = write_run(tmp_path / "run", {"shorter_side": sides, "words": [2.0] + [3.0] * 10})
-    kinds = {each["ident"]: each for each in sections_of(run, [])["found"]["kinds"]}
+    kinds = {each["ident"]: each for each in sections_of(run, [])["findings"]["pool"]}
     assert set(kinds) == {"tiny", "short"}
     assert [each.row for each in kinds["tiny"]["pairs"]] == [10]
     assert [each.row for each in kinds["short"]["pairs"]] == [0]  # without languages too

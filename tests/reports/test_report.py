@@ -246,7 +246,7 @@ def test_a_subset_of_another_run_is_refused_even_at_equal_size(tmp_path: Path) -
 
 def test_what_is_wrong_with_a_run_is_on_the_page(hostile: tuple[Run, Path], tmp_path: Path) -> None:
     run, folder = hostile
-    found = {each["ident"]: each["rows"] for each in sections_of(run, [])["found"]["kinds"]}
+    found = {each["ident"]: each["rows"] for each in sections_of(run, [])["findings"]["pool"]}
     assert {name: found.get(f"status-{name}", 0) for name in STATUSES} == {
         **dict.fromkeys(STATUSES, 0), "image_broken": 1, "caption_empty": 1, "caption_not_utf8": 1,
     }  # fmt: skip

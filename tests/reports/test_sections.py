@@ -72,7 +72,7 @@ def test_findings_of_the_pool_the_subsets_and_where_two_disagree(forty: Run) -> 
     first = said["disagreements"][0]
     assert (first["both"], first["only_one"]["rows"]) == (len(by_clip & by_tmars), len(by_clip - by_tmars))
     html, text = shown(forty, subsets, "findings")
-    assert all(f'href="#{place}"' in html for place in ("found-language", "drop-0-1", "drop-1-1", "only-1-2"))
+    assert all(f'href="#{place}"' in html for place in ("drop-0-1", "drop-1-1", "only-1-2"))
     parts = [
         tamis.select(forty, {"name": f"top {n}", "select": [{"top_n": {"score": "clip", "n": n}}]}) for n in (5, 9)
     ]
@@ -83,10 +83,10 @@ def test_findings_of_the_pool_the_subsets_and_where_two_disagree(forty: Run) -> 
 
 def test_sections_with_nothing_to_say_are_left_out(small_run: Run) -> None:
     alone = sections_of(small_run, [])
-    assert list(alone) == ["findings", "scores", "pool", "run"]
+    assert list(alone) == ["findings", "scores", "pool"]
     assert [alone["findings"][name] for name in ("pool", "subsets", "disagreements", "alike")] == [[], [], [], []]
     assert "4 pairs: all can be read, and the scores show nothing unusual." in shown(small_run, [], "findings")[1]
-    assert set(sections_of(small_run, [every(small_run)])) - set(alone) == {"funnels", "galleries"}
+    assert set(sections_of(small_run, [every(small_run)])) - set(alone) == {"choice", "funnels", "galleries"}
 
 
 def test_another_language_is_claimed_only_where_it_is_fairly_sure(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_another_language_is_claimed_only_where_it_is_fairly_sure(tmp_path: Path
     columns = {"top_language": top, "other_language": other, "english": english, "words": words}
     columns |= {"characters": characters, "shorter_side": [300] * len(rows), "aspect_ratio": [1] * len(rows)}
     run = write_run(tmp_path / "run", columns)
-    kinds = {each["ident"]: each for each in sections_of(run, [])["found"]["kinds"]}
+    kinds = {each["ident"]: each for each in sections_of(run, [])["findings"]["pool"]}
     assert sorted(each.row for each in kinds["language"]["pairs"]) == [n for n, row in enumerate(rows) if row[5]]
     kept = np.flatnonzero(tamis.select(run, "basic-multilingual-safe").keep).tolist()
     assert kept == [number for number, row in enumerate(rows) if not row[6]]
@@ -141,7 +141,7 @@ def test_correlations_are_those_of_ranks_and_similar_signals_are_named(forty: Ru
     one, two = names.index("words"), names.index("shorter_side")
     assert matrix[one, names.index("characters")] > 0.9
     matrix[one, two] = matrix[two, one] = -0.95
-    (alike,) = findings.gather(Context(run, []), {"overlap": None, "found": None} | sections)["alike"]
+    (alike,) = findings.gather(Context(run, []), {"overlap": None} | sections)["alike"]
     assert ({alike["one"], alike["two"]}, alike["correlation"]) == ({"words", "shorter_side"}, -0.95)
 
 
@@ -330,9 +330,9 @@ def test_only_groups_of_repeats_that_the_run_still_has_are_shown(tmp_path: Path)
     facts = {"largest_groups": groups, "method": "<b>any</b>"}
     line = {"step": "one of each", "before": 6, "kept": 4, "dropped": {}, "facts": facts}
     subset = Subset(run=run, keep=np.array([1, 0, 0, 1, 1, 1], bool), recipe={"name": "once"}, funnel=[line])
-    (of,) = sections_of(run, [subset])["found"]["repeated"]
+    (of,) = sections_of(run, [subset])["findings"]["repeated"]
     assert [(group["size"], [each.row for each in group["pairs"]]) for group in of["groups"]] == [(3, [4, 1, 2])]
-    _, text = shown(run, [subset], "found")
+    _, text = shown(run, [subset], "findings")
     assert text.index("stays ") < text.index("repeats it")
     assert "method: <b>any</b>" in shown(run, [subset], "funnels")[1]
 
@@ -342,7 +342,7 @@ def test_repeats_of_the_pool_are_shown_where_no_recipe_looks_for_them(tmp_path: 
     write_tar(tmp_path / "pool" / "00000.tar", [(f"{n}", pair(n) | {"jpg": images[n % 3]}) for n in range(5)])
     run = tamis.score(tmp_path / "pool", run=tmp_path / "run", signals=["image_hash"], quiet=True)
     sections = sections_of(run, [every(run)])
-    (of,) = sections["found"]["repeated"]
+    (of,) = sections["findings"]["repeated"]
     assert of["subset"] is None
     assert sorted(sorted(each.row for each in group["pairs"]) for group in of["groups"]) == [[0, 3], [1, 4]]
     assert [(each["sentence"], each["drops"]) for each in sections["findings"]["pool"]] == [
@@ -351,7 +351,7 @@ def test_repeats_of_the_pool_are_shown_where_no_recipe_looks_for_them(tmp_path: 
     ]
     once = tamis.select(run, "distinct")
     sections = sections_of(run, [every(run), once])
-    assert [each["subset"]["place"] for each in sections["found"]["repeated"]] == [1]
+    assert [each["subset"]["place"] for each in sections["findings"]["repeated"]] == [1]
     assert 'href="#repeated-0"' in shown(run, [once], "galleries")[0]
 
 

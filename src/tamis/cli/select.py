@@ -246,6 +246,8 @@ def report(
     ] = None,
     interactive: Annotated[bool, Option("--interactive", help="Write the explorer, without a server.")] = False,
     pairs: Annotated[int, Option(min=100, help="With --interactive: number of pairs to draw.")] = 5000,
+    title: Annotated[str, Option(help="Title of the page. Default: the run's name.")] = "",
+    chosen: Annotated[str | None, Option(help="Subset that the first page is about. Default: the first.")] = None,
     partial: options.Partial = False,
     overwrite: options.Overwrite = False,
     as_json: options.AsJson = False,
@@ -263,8 +265,9 @@ def report(
     options.in_a_folder(out)
     follow_the_work(quiet=quiet)
     page = tamis.report(
-        run, subsets or [], out=out, interactive=interactive, pairs=pairs, partial=partial, overwrite=overwrite
-    )
+        run, subsets or [], out=out, title=title, chosen=chosen, interactive=interactive, pairs=pairs,
+        partial=partial, overwrite=overwrite,
+    )  # fmt: skip
     if as_json:
         print_json({"page": str(page), "bytes": page.stat().st_size})
     say(f"wrote {page}")

@@ -24,6 +24,8 @@ def report(
     subsets: Sequence[PathLike | Subset] = (),
     *,
     out: PathLike,
+    title: str = "",
+    chosen: str | None = None,
     interactive: bool = False,
     pairs: int = 5000,
     partial: bool = False,
@@ -35,6 +37,8 @@ def report(
         run: a run folder.
         subsets: subsets of this run, as files or objects; the first few get galleries.
         out: the page.
+        title: of the page, in place of the run's name.
+        chosen: name of the subset that its first page, which prints on one sheet, is about; the first if None.
         interactive: write the explorer instead, with sliders, filters and map, for drawn pairs of the run.
         pairs: how many to draw for it: half at random, half near the subsets' cuts and where these disagree.
         partial: report the finished shards of an incomplete run; the page then says so at its top.
@@ -46,13 +50,17 @@ def report(
     if interactive:
         from tamis.reports.explore.static import write_static
 
+        if title or chosen is not None:
+            raise ValueError("title and chosen are of the page, not of the explorer: leave them out with interactive")
         explorer, loaded = open_explorer(run, subsets, partial=partial)
         return write_static(explorer, loaded, output_path(out), pairs=pairs, overwrite=overwrite)
 
     from tamis.reports.page import write_report
 
     opened = open_run(run, partial=partial)
-    return write_report(opened, load_subsets(subsets, opened), output_path(out), overwrite=overwrite)
+    return write_report(
+        opened, load_subsets(subsets, opened), output_path(out), title=title, chosen=chosen, overwrite=overwrite
+    )
 
 
 def open_explorer(

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tamis.core.arrays import U64, Float64s, Mask, Rows
+from tamis.core.errors import RunError, unknown_message
 from tamis.core.types import INDEX_NUMBERS, Column
 from tamis.reports.distributions import Histogram, Tally, histograms, tallies
 from tamis.reports.formats import clip, names_of
@@ -30,6 +31,7 @@ from tamis.reports.page_pairs import (
     first_of_each,
     random_order,
     read_pairs,
+    salted,
 )
 from tamis.runs import Run
 from tamis.runs.expression import parse
@@ -47,8 +49,8 @@ GALLERIES = 8
 #: Maximum number of reasons per step that are shown with images.
 REASONS = 12
 
-#: Number of images in the mosaic; the page shows as many as fill its lines.
-MOSAIC = 60
+#: Number of images in the mosaic: lines of 14 or 7 on the page.
+MOSAIC = 28
 
 #: Name of a column with the length of each caption, read from the index if `caption_length` was not run.
 CAPTION = "caption characters"
@@ -104,13 +106,17 @@ class _WithLengths(RunTable):
 class Context:
     """A run, subsets of it, and data of both that is read on first use.
 
-    `names` has the page's name of each subset, `keeps` its mask. `incomplete`: scores that some shards lack, with the
-    number of shards that have them; the page leaves them out. `painter` is set by the section that shows painted
-    images. `budget` limits the images of the page.
+    `names` has the page's name of each subset, `keeps` its mask. `title`: of the page; "" for the run's name.
+    `chosen`: label or recipe of the subset to decide about; None for the first. `incomplete`: scores that some shards
+    lack, with the number of shards that have them; the page leaves them out. `painter` is set by the section that shows
+    painted images. `budget` limits the images of the page.
     """
 
-    def __init__(self, run: Run, subsets: Sequence[Subset], *, budget: int = BUDGET) -> None:
-        self.run, self.subsets = run, tuple(subsets)
+    def __init__(
+        self, run: Run, subsets: Sequence[Subset], *, title: str = "", chosen: str | None = None, budget: int = BUDGET
+    ) -> None:
+        self.run, self.subsets, self.title, self._chosen = run, tuple(subsets), title, chosen
+        self.was_named = chosen is not None
         self.rows, self.names = len(run), names_of(subsets)
         self.keeps: tuple[Mask, ...] = tuple(subset.keep for subset in subsets)
         shards = set(run.shards)
@@ -152,6 +158,30 @@ class Context:
     def order(self) -> U64:
         """(rows,) numbers, in whose order random pairs are drawn."""
         return random_order(self.table, _SEED)
+
+    def order_of(self, *section: object) -> U64:
+        """Returns the numbers in whose order the pairs of a section are drawn: see `salted`."""
+        return salted(self.order, *section)
+
+    @cached_property
+    def chosen(self) -> int | None:
+        """The place of the subset to decide about; None without subsets, and of `tamis look`, which proposes some.
+
+        Raises RunError for an unknown name.
+        """
+        known = {name: place for place, subset in reversed([*enumerate(self.subsets)]) for name in (subset.name,)}
+        known |= {name["label"]: name["place"] for name in self.names}
+        if self._chosen is not None and self._chosen not in known:
+            raise RunError(unknown_message("subset", self._chosen, known))
+        if not self.subsets or (self.run.path / "look.json").is_file():
+            return None
+        return 0 if self._chosen is None else known[self._chosen]
+
+    @cached_property
+    def judging(self) -> Sequence[Facts]:
+        """The names of the subsets whose recipe looks at pairs: not of random ones, and not of the whole pool."""
+        looks = [bool(subset.reads) or "select" not in subset.recipe for subset in self.subsets]
+        return [name for name, does in zip(self.names, looks, strict=True) if does]
 
     @cached_property
     def sample(self) -> Rows:

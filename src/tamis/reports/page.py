@@ -29,26 +29,25 @@ from tamis.reports import charts, formats
 from tamis.reports.context import GALLERIES, Context, Facts
 from tamis.reports.distributions import RARE
 from tamis.reports.page_pairs import Pair
-from tamis.reports.sections import bench, findings, pool, scores, subsets, text, values
+from tamis.reports.sections import bench, choice, findings, pool, scores, subsets, text, values
 from tamis.runs import Run
 from tamis.runs.subset import Subset, partial_facts
 
 #: Name -> (title, what it shows, function), in page order. The name is also the anchor, the key in `report.json` and
 #: the template. A section is folded, with what it shows next to its title; those that say "" are open.
 SECTIONS: Mapping[str, tuple[str, str, Callable[[Context], Facts | None]]] = {
+    "choice": ("Decision", "", choice.gather),
     "mosaic": ("Images", "", pool.mosaic),
     "look": ("Recipes to try", "", bench.look),
     "funnels": ("Funnels", "what each step of a recipe keeps and drops", subsets.funnels),
     "bench": ("Bench", "models trained on what each recipe keeps", bench.gather),
     "galleries": ("Galleries", "pairs just above and just below each cut", subsets.galleries),
     "overlap": ("Overlap", "what two subsets share, and where they disagree", subsets.overlap),
-    "found": ("Found in the pool", "each finding with captions and values; repeated images", findings.found),
     "text": ("Written text", "pairs that match by the text in the image", text.gather),
     "scores": ("Scores", "a histogram of each score, with pairs from low to high", scores.gather),
     "correlation": ("Correlation", "which scores rank the pairs alike", scores.correlation),
     "values": ("Values and words", "what each subset keeps of each value and word", values.gather),
-    "pool": ("Pool", "statuses, sizes, signals and their settings", pool.gather),
-    "run": ("Run", "the folder, when it was made, its recipe", pool.run_facts),
+    "pool": ("Pool and run", "statuses, sizes, signals and their settings, the folder and its recipe", pool.gather),
 }
 
 #: The section after the mosaic, built from the facts of the others. The page shows "look" in it.
@@ -68,7 +67,7 @@ POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri
 TEXT_MOST, CARD_MOST = 8_000, 200
 
 #: Findings that are shown with their images at once.
-SHOWN = 6
+SHOWN = 5
 
 #: Controls, lone surrogates and non-characters: not allowed in HTML, or not encodable as UTF-8.
 _UNFIT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
@@ -77,17 +76,25 @@ _UNFIT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\uf
 _IMAGES = frozenset({"thumbnail", "thumbnail_size", "no_image", "painted"})
 
 
-def write_report(run: Run, subsets: Sequence[Subset], out: Path, *, overwrite: bool = False) -> Path:
+def write_report(
+    run: Run,
+    subsets: Sequence[Subset],
+    out: Path,
+    *,
+    title: str = "",
+    chosen: str | None = None,
+    overwrite: bool = False,
+) -> Path:
     """Writes the report of a run and of subsets of it: a single file that loads nothing and runs no script.
 
     The same facts go into a JSON file next to it, without the images: `report.html` gets `report.json`.
     Images come from the run's pool. Returns the path of the page.
 
     Raises:
-        RunError: a file of the run is damaged, or the page cannot be written.
+        RunError: no subset has the name `chosen`, a file of the run is damaged, or the page cannot be written.
     """
     check_page(out, overwrite=overwrite, read=run.pool_files)
-    facts = gather(Context(run, subsets))
+    facts = gather(Context(run, subsets, title=title, chosen=chosen))
     partly = partial_facts(run)  # comes first in the file if shards are missing
     text = as_json({**({"partial": partly} if partly else {}), "tamis": __version__, **facts})
     with writing(facts_path(out)) as aside, writing(out) as temporary:
@@ -123,7 +130,12 @@ def _begins(path: Path, text: str) -> bool:
 def gather(context: Context) -> Facts:
     """Returns heading, notes and the facts of each section; sections without any are left out."""
     found = {name: gather(context) for name, (_, _, gather) in SECTIONS.items()}
-    sections = {"mosaic": found["mosaic"], FINDINGS: findings.gather(context, found), **found}
+    sections = {
+        "choice": found["choice"],
+        "mosaic": found["mosaic"],
+        FINDINGS: findings.gather(context, found),
+        **found,
+    }
     context.read_pairs()
     return {
         "heading": pool.heading(context),
@@ -159,7 +171,7 @@ def environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    names = ("as_stored", "share", "width", "number", "fixed", "size", "when", "clip", "in_words")
+    names = ("as_stored", "share", "width", "number", "fixed", "size", "when", "clip", "in_words", "duration")
     made.filters |= {name: getattr(formats, name) for name in names}
     made.filters |= {"count": "{:,}".format, "link": link, "plural": plural, "colour": formats.colour, "yaml": _yaml}
     made.globals |= {

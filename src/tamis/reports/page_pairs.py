@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 from PIL import Image, features
 
@@ -53,6 +54,11 @@ def random_order(table: Table, seed: int = 0) -> U64:
     return order
 
 
+def salted(order: U64, *section: object) -> U64:
+    """Returns a random order for one section: any two show different pairs, whatever the order of the rows."""
+    return order ^ np.uint64(xxhash.xxh3_64_intdigest(repr(section).encode("utf-8", "replace")))
+
+
 def first_by(order: NDArray[Any], n: int, among: Mask) -> Rows:
     """Returns the n rows (or fewer) of a mask with the lowest `order`, in that order."""
     best = np.empty(0, np.int64)
@@ -72,42 +78,45 @@ def first_of_each(
     order: U64,
     n: int,
 ) -> dict[K, tuple[int, list[int]]]:
-    """Returns for each kind of rows their number and the n of them with the lowest `order`, in one pass.
+    """Returns for each kind of rows their number and the first n of them in its salted `order`, in one pass.
 
     `masks` computes the mask of each kind from a block's rows and `columns`.
     """
 
     def look(span: slice, values: dict[str, Any]) -> list[tuple[K, int, Rows]]:
         kinds = masks(span, values).items()
-        return [(kind, int(mask.sum()), first_by(order[span], n, mask) + span.start) for kind, mask in kinds]
+        return [
+            (kind, int(mask.sum()), first_by(salted(order[span], kind), n, mask) + span.start) for kind, mask in kinds
+        ]
 
     found: dict[K, tuple[int, list[int]]] = {}
     for block in table.map(columns, look):
         for kind, rows, first in block:
             count, best = found.get(kind, (0, []))
-            found[kind] = count + rows, sorted([*best, *first.tolist()], key=lambda row: int(order[row]))[:n]
+            some = np.array([*best, *first.tolist()], np.int64)
+            found[kind] = count + rows, some[np.argsort(salted(order[some], kind))][:n].tolist()
     return found
 
 
 def nearest_to_cut(
-    table: Table, values: Float64s, cut: Cut, keep: Mask, fell: Mask, n: int
+    order: U64, values: Float64s, cut: Cut, keep: Mask, fell: Mask, n: int
 ) -> tuple[list[Scored], list[Scored]]:
     """Returns the n kept and the n dropped (`fell`) pairs closest to a cut, the nearest first.
 
-    Ties go by scrambled uid.
+    Ties go by `order`.
     """
     distance = cut.distance(values)
-    inside = _nearest(table, distance, keep & (distance >= 0), n)
-    outside = _nearest(table, -distance, fell & (distance <= 0), n)
+    inside = _nearest(order, distance, keep & (distance >= 0), n)
+    outside = _nearest(order, -distance, fell & (distance <= 0), n)
     return [(row, float(values[row])) for row in inside], [(row, float(values[row])) for row in outside]
 
 
-def _nearest(table: Table, distance: Float64s, among: Mask, n: int) -> list[int]:
+def _nearest(order: U64, distance: Float64s, among: Mask, n: int) -> list[int]:
     best = first_by(distance, n, among)
     if not best.size:
         return []
     rows = np.flatnonzero(among & (distance <= distance[best[-1]]))  # includes all ties with the last
-    return [int(row) for row in smallest(rows, distance[rows], lambda tied: scramble(*table.uids(tied)), n)]
+    return [int(row) for row in smallest(rows, distance[rows], order.__getitem__, n)]
 
 
 def smallest(rows: Rows, keys: NDArray[Any], ties: Callable[[Rows], U64], n: int) -> Rows:

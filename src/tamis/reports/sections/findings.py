@@ -1,4 +1,4 @@
-"""The pairs to look at first (by rules of shipped recipes, repeated, unreadable), and the summary of the page."""
+"""What may be wrong with the pool, the most harmful first, and the summary of the page."""
 
 from __future__ import annotations
 
@@ -10,9 +10,18 @@ from tamis.reports.formats import in_words
 from tamis.reports.page_pairs import Group
 from tamis.reports.traits import TRAITS, Finding, Findings
 
+#: Maximum number of disagreements, and of pairs of similar scores, in the summary.
+_NAMED = 3
 
-def found(context: Context) -> Facts | None:
-    """Returns the findings, the most harmful first, and groups of `repeated` images; None if there are none."""
+#: Rank correlation from which two scores are called alike.
+_ALIKE = 0.9
+
+
+def gather(context: Context, sections: Mapping[str, Facts | None]) -> Facts:
+    """Sums up the other `sections`. Each has `rows`, a `sentence` or `what` they are, and perhaps an `anchor`.
+
+    `repeated`: groups of repeated images, by each `subset` whose recipe looked for them, else by `distinct` (None).
+    """
     found = Findings(context)
     groups: list[tuple[Facts | None, Sequence[Group]]] = [(context.names[at], of) for at, of in context.groups.items()]
     repeated = [
@@ -23,15 +32,20 @@ def found(context: Context) -> Facts | None:
         for subset, of in groups or [(None, found.groups)]
         if of
     ]
-    kinds = [_finding(each, context) for each in found.every]
-    return {"rows": context.rows, "kinds": kinds, "repeated": repeated} if kinds or repeated else None
+    return {
+        "rows": context.rows,
+        "pool": [_finding(each, context) for each in found.every],
+        "repeated": repeated,
+        "scored": bool(context.numbers or context.words),
+        "subsets": [{"subset": subset, "drops": drops(context, subset["place"])} for subset in context.names],
+        "disagreements": _disagreements(sections["overlap"]),
+        "alike": _alike(context, sections["correlation"]),
+    }
 
 
 def _finding(found: Finding, context: Context) -> Facts:
     trait = TRAITS[found.ident]
-    judged = (
-        "Of {1} that we checked by eye{2}, {0} were right.".format(*trait.judged, trait.among) if trait.judged else None
-    )
+    judged = "Of {1} that we checked by eye{2}, {0} were right."
     return {
         **{name: value for name, value in vars(found).items() if name != "first"},
         "about": trait.noun,
@@ -39,26 +53,7 @@ def _finding(found: Finding, context: Context) -> Facts:
         "rule": trait.rule,
         "share": found.rows / context.rows,
         "pairs": [context.pair(row) for row in found.first],
-        "precision": judged,
-    }
-
-
-#: Maximum number of disagreements, and of pairs of similar scores, in the summary.
-_NAMED = 3
-
-#: Rank correlation from which two scores are called alike.
-_ALIKE = 0.9
-
-
-def gather(context: Context, sections: Mapping[str, Facts | None]) -> Facts:
-    """Sums up the other `sections`. Each has `rows`, a `sentence` or `what` they are, and an `anchor` or ""."""
-    return {
-        "rows": context.rows,
-        "pool": (sections["found"] or {"kinds": []})["kinds"],
-        "scored": bool(context.numbers or context.words),
-        "subsets": [{"subset": subset, "drops": _drops(context, subset["place"])} for subset in context.names],
-        "disagreements": _disagreements(sections["overlap"]),
-        "alike": _alike(context, sections["correlation"]),
+        "precision": judged.format(*trait.judged, trait.among) if trait.judged else None,
     }
 
 
@@ -70,7 +65,8 @@ def _largest_first(numbers: list[Facts]) -> list[Facts]:
     return sorted(numbers, key=lambda each: -int(each["rows"]))
 
 
-def _drops(context: Context, position: int) -> list[Facts]:
+def drops(context: Context, position: int) -> list[Facts]:
+    """Returns why a subset drops pairs, the most frequent reason first."""
     verdict, shown = context.verdicts[position], context.shown_reasons(position)
     return _largest_first([
         _number(rows, in_words(verdict.why[code - 1].text), f"drop-{position}-{code}" if code in shown else "")

@@ -12,6 +12,7 @@ from tamis.core.ids import format_uid, scramble
 from tamis.core.types import INDEX, INDEX_NUMBERS, flat
 from tamis.reports.context import CAPTION, Context, Facts
 from tamis.reports.page_pairs import no_images, scramble_uids
+from tamis.runs import Run
 from tamis.runs.makers import drawn_world
 from tamis.runs.run import ScoreSet
 from tamis.runs.table import Table
@@ -23,6 +24,7 @@ def heading(context: Context) -> Facts:
     pool = run.facts["pool"]
     paths = pool["path"] if isinstance(pool["path"], list) else [pool["path"]]
     return {
+        "title": context.title or PurePath(str(run.path.resolve())).name,
         "name": PurePath(str(run.path.resolve())).name,
         "paths": [str(path) for path in paths],
         "kind": str(pool.get("kind", "pool")),
@@ -36,8 +38,8 @@ def heading(context: Context) -> Facts:
 
 
 def mosaic(context: Context) -> Facts | None:
-    """Picks random readable pairs for the mosaic; None without images."""
-    rows = [] if no_images(context.run) else context.of_status.get("ok", [])
+    """Picks random readable pairs for the mosaic; None without images, and with a first page that shows others."""
+    rows = [] if no_images(context.run) or context.chosen is not None else context.of_status.get("ok", [])
     return {"pairs": [context.pair(row) for row in rows]} if rows else None
 
 
@@ -69,9 +71,8 @@ def notes(context: Context) -> Facts:
     }
 
 
-def run_facts(context: Context) -> Facts:
+def _run_facts(run: Run) -> Facts:
     """Returns the recipe that the run was scored by ("" for none), and the stored embeddings and texts."""
-    run = context.run
     path = run.path / "recipe.yaml"
     return {
         "folder": str(run.path.resolve()),
@@ -93,7 +94,7 @@ _ABOUT: Mapping[str, str] = {
 
 
 def gather(context: Context) -> Facts:
-    """Counts statuses and shared uids, and returns the exact quantiles of sizes."""
+    """Counts statuses and shared uids, and returns the exact quantiles of sizes, and the `run`'s folder and recipe."""
     histograms = context.histograms
     return {
         "rows": context.rows,
@@ -106,6 +107,7 @@ def gather(context: Context) -> Facts:
             if (each := histograms.get(name)) is not None and each.judged
         ],
         "signals": [_signal(group) for group in context.run.scores.values()],
+        "run": _run_facts(context.run),
     }
 
 

@@ -113,6 +113,7 @@ def _shown_pair(context: Context, row: int, score: float | None = None, why: str
 def _gallery(context: Context, position: int) -> Facts:
     subset, verdict, keep = context.subsets[position], context.verdicts[position], context.keeps[position]
     of_step: dict[int | None, list[Facts]] = {}
+    label = context.names[position]["label"]
     for code in context.shown_reasons(position):
         of_step.setdefault(verdict.why[code - 1].step, []).append(_reason_gallery(context, position, code))
     steps = [
@@ -123,10 +124,10 @@ def _gallery(context: Context, position: int) -> Facts:
     return {
         "subset": context.names[position],
         "steps": steps,
-        "kept": [_shown_pair(context, row) for row in first_by(context.order, STRIP, keep).tolist()],
+        "kept": [_shown_pair(context, row) for row in first_by(context.order_of("kept", label), STRIP, keep).tolist()],
         "dropped": [
             _shown_pair(context, row, why=verdict.reason_of(row))
-            for row in first_by(context.order, STRIP, ~keep).tolist()
+            for row in first_by(context.order_of("dropped", label), STRIP, ~keep).tolist()
         ],
         "columns": context.shown([name for name in subset.reads if name in context.run.columns]),
     }
@@ -147,7 +148,9 @@ def _reason_gallery(context: Context, position: int, code: int) -> Facts:
     step = funnel[reason.step - 1] if reason.step is not None and reason.step <= len(funnel) else {}
     grouped = position in context.groups and bool((step.get("facts") or {}).get("largest_groups"))
     repeats = bool(rows) and not lines and grouped
-    random = first_by(context.order, STRIP, fell).tolist() if rows and not lines and not repeats else []
+    random = (
+        first_by(context.order_of(position, code), STRIP, fell).tolist() if rows and not lines and not repeats else []
+    )
     return {
         "code": code,
         "reason": reason.text,
@@ -164,7 +167,8 @@ def _cut(context: Context, position: int, cut: Cut, fell: Mask) -> Facts | None:
     values = context.values(cut.score, names)
     if values is None:
         return None
-    kept, dropped = nearest_to_cut(context.table, values, cut, context.keeps[position], fell, STRIP)
+    order = context.order_of(position, cut.code, cut.score)
+    kept, dropped = nearest_to_cut(order, values, cut, context.keeps[position], fell, STRIP)
     columns = [name for name in (names.get(name, name) for name in sorted(parse(cut.score).columns)) if name in known]
     beside = [
         f"{group.label}.{column.beside}"
@@ -187,24 +191,26 @@ _PAIRS, _LEAST, _MOST = 160, 3, 8
 
 
 def overlap(context: Context) -> Facts | None:
-    """Counts the pairs that each two subsets share, (k, k), and shows some that `only` one keeps; None for one subset.
+    """Counts the pairs that each two subsets share, (k, k), and shows some that `only` one keeps.
+
+    None if less than two subsets look at pairs: `random` disagrees with any.
 
     `columns`: the scores that the two recipes rank by; `jaccard` is in [0, 1], NaN for two empty subsets.
     """
-    if len(context.subsets) < 2:
+    if len(context.judging) < 2:
         return None
     shared = intersections(context.keeps)
-    names = context.names[:GALLERIES]
+    names = context.judging[:GALLERIES]
     cells = [(one, two) for one in names for two in names if one is not two]
     shown = min(_MOST, max(_LEAST, _PAIRS // len(cells)))
     only = [each for one, two in cells if (each := _only(context, one, two, shown))["rows"]]
-    return {"subsets": context.names, "shared": shared, "jaccard": jaccard(shared), "only": only}
+    return {"subsets": context.judging, "shared": shared, "jaccard": jaccard(shared), "only": only}
 
 
 def _only(context: Context, keeps: Facts, drops: Facts, shown: int) -> Facts:
     one, two = keeps["place"], drops["place"]
     among = context.keeps[one] & ~context.keeps[two]
-    rows = first_by(context.order, shown, among).tolist()
+    rows = first_by(context.order_of(keeps["label"], drops["label"]), shown, among).tolist()
     return {
         "keeps": keeps,
         "drops": drops,
