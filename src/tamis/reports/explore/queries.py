@@ -158,6 +158,11 @@ class Explorer:
             "missing": len(self.run.missing_shards),
             "drawn": drawn_world(self.run.models),
             "hashes": "image_hash" in self.run.columns,
+            "commands": {
+                "embeddings": self.run.embed_command(),
+                "hashes": f"{self.run.score_command()} --signals image_hash",
+                "recipes": f"{self.run.score_command()} --recipe basic",
+            },
             "searchable": self.near.image is not None,
             "largest_image": LARGEST,
             "compared": COMPARED,

@@ -58,7 +58,7 @@ export class ScoresPane {
     const rest = this.facts.columns.filter((column) => !shown.includes(column.name));
     fill(
       this.place,
-      h("div", { class: "charts" }, boxes),
+      h("div", { class: "charts" }, boxes.length ? boxes : h("p", { class: "quiet" }, "No scores are shown")),
       h("div", { class: "bar" },
         h("h2", { class: "unseen" }, "Scores"),
         rest.length ? h("select", { id: "more-charts", "aria-label": "Show another score", change: (event) => change({ charts: [...shown, event.target.value] }) },

@@ -95,6 +95,12 @@ export function say(text, wrong = false) {
   say.timer = setTimeout(() => place.classList.remove("shown"), wrong ? 8000 : 3000);
 }
 
+/** A command with a button that copies it. */
+export const command = (text) => h("span", { class: "command" }, h("code", null, text.split(" ").map((word) => [foreign(word), " "])), h("button", { type: "button", "aria-label": "Copy the command", click: () => copy(text, "Command") }, "Copy"));
+
+/** What a view needs, and the command that adds it. */
+export const need = (text, line) => h("div", { class: "need" }, h("p", null, text, " Run this, then start ", h("code", null, "tamis explore"), " again:"), command(line));
+
 export async function copy(text, what) {
   try {
     await navigator.clipboard.writeText(text);

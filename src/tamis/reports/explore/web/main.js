@@ -133,7 +133,7 @@ async function drawView() {
   try {
     if (now().view === "disagree") await disagree(parts.above, facts, compared, sides);
     else if (now().view === "map") await (map ??= new MapView(facts, compared, columns)).draw(parts.above);
-    else if (now().view === "copies") await copies(parts.above);
+    else if (now().view === "copies") await copies(parts.above, facts);
     else if (now().view === "findings") await findings(parts.above);
     else if (now().view === "rejects") rejects(parts.above, facts, found);
     else fill(parts.above);

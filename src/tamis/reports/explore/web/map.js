@@ -3,9 +3,9 @@
 // Points come in random order, so the first ones are a sample of all: while the map moves only as many are drawn as fit
 // into a frame. Each pixel holds the number of its point, which gives its colour and answers what is under the pointer.
 
-import { h, fill, foreign, count, percent, short, say } from "./dom.js";
+import { h, fill, foreign, count, percent, short, say, command, need } from "./dom.js";
 import { ask, newest } from "./ask.js";
-import { now, change, active } from "./state.js";
+import { now, change, active, comparable } from "./state.js";
 import { face } from "./grid.js";
 
 const REST = 150; // milliseconds without movement until all points are drawn
@@ -58,7 +58,7 @@ export class MapView {
   /** Shows the map of the page's state; asks only for what has changed. */
   async draw(place) {
     if (!this.facts.maps.length) {
-      fill(place, h("p", { class: "quiet" }, "The run stores no embeddings: score it with --keep embeddings."));
+      fill(place, need("A map is laid out by embeddings, and the run stores none.", this.facts.commands.embeddings));
       return;
     }
     if (!this.box.isConnected) fill(place, this.box);
@@ -89,9 +89,9 @@ export class MapView {
   }
 
   tell(problem = "") {
-    const { method, points, of, explained, columns, command } = this.found;
+    const { method, points, of, explained, columns, command: map } = this.found;
     fill(this.told, `${count(points)} of ${count(of)} pairs${points < of && method === "PCA" ? ", at random" : ""}. `,
-      method === "PCA" ? [`Principal components of ${columns.join(" and ")}, with ${percent(explained[0], 1)} and ${percent(explained[1] ?? 0, 1)} of the variance. To place similar pairs near each other, run `, h("code", null, command), "."] : "Laid out by PaCMAP: similar pairs are near each other; distances between islands mean little.",
+      method === "PCA" ? [`Principal components of ${columns.join(" and ")}, with ${percent(explained[0], 1)} and ${percent(explained[1] ?? 0, 1)} of the variance. To place similar pairs near each other: `, command(map)] : "Laid out by PaCMAP: similar pairs are near each other; distances between islands mean little.",
       problem && ` ${problem}`);
     this.over.setAttribute("aria-label", `Map of ${count(points)} pairs by ${method}`);
   }
@@ -207,8 +207,16 @@ export class MapView {
   /** The colours of the legend, of all others, and at `NONE` of points without a value: [red, green, blue]. */
   palette() {
     const { by, legend, ends } = this.coloured;
-    const usual = by === "kept" ? ["--dots", "--accent"].map(colour) : ends ? shades(legend.length) : legend.map((_, place) => colour(`--map-${place + 1}`));
+    const usual = by === "kept" ? ["--dots", "--accent"].map(colour) : ends ? shades(legend.length) : legend.map((entry, place) => colour(this.own(entry.pattern) ?? `--map-${place + 1}`));
     return Object.assign([...usual, colour("--dots")], { [NONE]: colour("--rule") });
+  }
+
+  /** The colour of pairs that one recipe keeps is the recipe's own, here as in the report. */
+  own(pattern = [1, 1]) {
+    const keep = pattern.filter(Boolean).length;
+    if (keep !== 1) return keep ? null : "--dots";
+    const name = comparable(this.facts)[pattern.indexOf(1)];
+    return this.facts.recipes.find((entry) => entry.name === name)?.colour.replace(/c(\d).*/, "--s$1") ?? "--accent";
   }
 
   /** Colours the pixels by the codes of their points, the more points the more opaque. */

@@ -44,7 +44,8 @@ export class Chips {
     const chip = (id, name, entry, about) => h("li", null, h("button", { type: "button", id, class: "chip", title: about, click: () => change(starting(entry)) }, name, entry ? this.share(entry) : ""));
     this.entries = this.facts.recipes.filter((entry) => entry.start && entry.kept !== null && !["no-filter", "random"].includes(entry.name));
     fill(this.place, h("h2", null, "Recipes"), h("ul", { class: "chips" }, chip("start-none", "every pair", null, "No recipe: all pairs"),
-      this.entries.map((entry, number) => chip(`start-${number}`, who(entry), entry, entry.about ?? "A saved subset"))));
+      this.entries.map((entry, number) => chip(`start-${number}`, who(entry), entry, entry.about ?? "A saved subset")),
+      this.entries.length ? null : h("li", { class: "quiet" }, "No recipe fits this run yet")));
     this.mark();
   }
 

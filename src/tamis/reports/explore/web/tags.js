@@ -40,8 +40,9 @@ export class TagBar {
     this.list = h("ul", { class: "filters", "aria-label": "Show pairs by tag" });
     this.cuts = h("details", { class: "cuts", open: matchMedia("(min-width: 62rem)").matches });
     this.offers = null; // an answer about the tags as they are
-    this.bar = h("section", { class: "bar tag-bar", "aria-label": "Tag pairs" }, this.target, this.all, this.none, this.input.form, this.undo);
-    this.box = h("section", { class: "tags", "aria-label": "Tags" }, this.list, this.cuts);
+    const mark = (word) => h("button", { type: "button", id: `tag-${word}`, title: `Key ${word[0]}. From 10 good and 10 bad pairs on, the page suggests cuts`, click: () => tag({ add: [word] }) }, word);
+    this.bar = h("section", { class: "bar tag-bar", "aria-label": "Tag pairs" }, this.target, this.all, this.none, mark("good"), mark("bad"), this.input.form, this.undo);
+    this.box = h("section", { class: "tags", "aria-label": "Tags", hidden: true }, this.list, this.cuts);
     grid.selected = () => this.draw();
   }
 
@@ -55,7 +56,7 @@ export class TagBar {
     this.all.disabled = !grid.total || grid.every;
     this.none.disabled = !grid.size;
     this.undo.hidden = !undo;
-    if (undo) fill(this.undo, `Undo: ${undo.rows === 1 ? `pair ${count(undo.row)}` : pairs(undo.rows)}`);
+    if (undo) fill(this.undo, "Undo", h("span", null, `: ${undo.rows === 1 ? `pair ${count(undo.row)}` : pairs(undo.rows)}`));
     this.input.draw();
     // A click shows the pairs with the tag, a second one those without it, a third one all.
     const pick = (tag, text) => {

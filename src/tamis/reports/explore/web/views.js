@@ -1,8 +1,8 @@
 // The other views: disagreements of recipes, copies, rejects.
 
-import { h, fill, foreign, count, copy, percent } from "./dom.js";
+import { h, fill, foreign, count, copy, percent, need, who } from "./dom.js";
 import { ask } from "./ask.js";
-import { now, change, active, comparable, regionOf } from "./state.js";
+import { now, change, active, comparable, isEmpty, regionOf } from "./state.js";
 import { face } from "./grid.js";
 
 /** Recipes side by side: two as three columns, more as a bar per combination of their verdicts, as in an UpSet plot. */
@@ -16,11 +16,17 @@ export async function disagree(place, facts, compared, columns) {
     unique.map((name) => h("label", null,
       h("input", { type: "checkbox", id: `pick-${name}`, checked: chosen.includes(name), disabled: !chosen.includes(name) && chosen.length >= facts.compared,
         change: (event) => change({ compared: event.target.checked ? [...chosen, name] : chosen.filter((each) => each !== name), region: [] }) }),
-      name === "@" ? "the recipe on the left" : foreign(name))));
+      name === "@" ? "the recipe on the left" : who(facts.recipes.find((entry) => entry.name === name)))));
   const lacking = state.compared.filter((name) => !chosen.includes(name));
   const left = lacking.length ? h("p", { class: "told left-out" }, "Not compared (unknown here, or too many): ", lacking.map((name, number) => [number ? ", " : "", foreign(name)]), ".") : null;
   if (chosen.length < 2) {
-    fill(place, picks, left, h("p", { class: "quiet" }, "Choose two or more to see where they agree and where they do not."));
+    const other = (name) => facts.recipes.find((entry) => entry.kept !== null && ![name, "no-filter", "random"].includes(entry.name) && JSON.stringify(entry.start.select) !== JSON.stringify(state.recipe.select))?.name;
+    const one = isEmpty() ? chosen[0] ?? other() : "@";
+    const two = [one, chosen.find((name) => name !== one) ?? other(one)];
+    fill(place, picks, left, two.every(Boolean)
+      ? h("div", { class: "need" }, h("p", null, "Two or more recipes show where they agree and where they do not."),
+        h("button", { id: "compare-two", type: "button", class: "main", click: () => change({ compared: two, region: [] }) }, "Compare ", two.map((name, number) => [number ? " with " : "", name === "@" ? "the recipe on the left" : foreign(name)])))
+      : need("Two recipes are needed to see where they agree, and the run has no scores for another one.", facts.commands.recipes));
     return undefined;
   }
   const found = await ask("regions", { compared: compared() });
@@ -31,7 +37,7 @@ export async function disagree(place, facts, compared, columns) {
   const same = (pattern) => JSON.stringify(pattern) === JSON.stringify(opened);
   return fill(place, picks, left, h("div", { class: "upset", role: "group", "aria-label": "How many pairs each combination of recipes keeps" },
     h("div", { class: "sets" },
-      chosen.map((name, number) => h("span", null, foreign(label(name)), h("small", null, ` ${count(found.sets[number])}`))), h("span", null, "pairs")),
+      chosen.map((name, number) => h("span", null, who({ ...facts.recipes.find((entry) => entry.name === name), name: label(name) }), h("small", null, ` ${count(found.sets[number])}`))), h("span", null, "pairs")),
     found.regions.map((region) => {
       const kept = chosen.filter((_, number) => region.pattern[number]).map(label);
       const dropped = chosen.filter((_, number) => !region.pattern[number]).map(label);
@@ -86,11 +92,11 @@ export function rejects(place, facts, found) {
 }
 
 /** Repeated images: the kept pair next to its copies. */
-export async function copies(place) {
+export async function copies(place, facts) {
   fill(place, h("p", { class: "quiet" }, "Looking for copies …"));
   const found = await ask("copies", { recipe: active() });
   if (!found.shown.length) {
-    fill(place, h("p", { class: "quiet" }, found.step || found.usual ? "No image repeats another." : "The recipe has no step that looks for repeats, and the run has no hashes: score it with image_hash."));
+    fill(place, found.step || found.usual ? h("p", { class: "quiet" }, "No image repeats another.") : need("The recipe has no step that looks for repeats, and the run has no hashes of images.", facts.commands.hashes));
     return;
   }
   fill(place,

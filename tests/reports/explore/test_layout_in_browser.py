@@ -1,0 +1,127 @@
+"""The first screen in a real browser, and what a view shows that lacks something."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browsing import NO_AXE, NO_BROWSER, barriers
+from explored_page import Page, served
+from explored_tab import CUT, PHONE, new_tab, opened, shows
+from factories import write_pool
+
+import tamis
+
+if NO_BROWSER:
+    pytest.skip(NO_BROWSER, allow_module_level=True)
+from playwright.sync_api import expect
+
+SEEN = """selector => [...document.querySelectorAll(selector)].filter(each => {
+    const box = each.getBoundingClientRect();
+    return box.top >= 0 && box.top + box.height / 2 < document.querySelector('.tag-bar').getBoundingClientRect().top;
+}).length"""
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run without hashes, embeddings, tags, and recipes that fit."""
+    folder = tmp_path_factory.mktemp("bare run")  # the space has to be quoted
+    pool = write_pool(folder / "pool", shards=1, rows=12)
+    return tamis.score(pool, run=folder / "run", signals=["caption_length"], quiet=True).path
+
+
+@pytest.fixture(scope="module")
+def bare_page(bare: Path) -> Iterator[Page]:
+    with served(bare) as page:
+        yield page
+
+
+def test_the_first_screen_has_about_thirty_pairs_below_a_line_of_recipes_and_one_of_scores(
+    tab: Any, page: Page
+) -> None:
+    tab.set_viewport_size({"width": 1440, "height": 900})
+    opened(tab, page, recipe=CUT)
+    tab.wait_for_selector(".grid.small .card")
+    assert 24 <= tab.evaluate(SEEN, ".grid .card") <= 40
+    assert tab.locator(".grid .card .caption").first.is_visible()
+    assert tab.locator("#recipes").bounding_box()["height"] < 60
+    assert len({round(each.bounding_box()["y"]) for each in tab.locator(".chart").all()}) == 1
+    assert tab.locator("#scores").bounding_box()["height"] < 130
+    assert not tab.locator("#recipe pre").is_visible()
+    tab.click("#recipe summary")
+    assert tab.locator("#recipe pre").is_visible()
+    tab.locator("#slider-0-value").press("ArrowRight")  # a redraw leaves it open
+    expect(tab.locator("#recipe pre")).to_contain_text("value: 4")
+    assert tab.locator("#recipe pre").is_visible()
+
+
+def test_on_a_phone_recipes_and_scores_scroll_sideways_in_one_line(browser: Any, page: Page) -> None:
+    with new_tab(browser, viewport=PHONE) as tab:
+        opened(tab, page, recipe=CUT)
+        assert tab.locator("#recipes").bounding_box()["height"] < 60
+        tab.click("summary:has-text('Scores')")
+        assert len({round(each.bounding_box()["y"]) for each in tab.locator(".chart").all()}) == 1
+        assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_a_view_that_lacks_something_shows_the_command_that_adds_it(tab: Any, bare: Path, bare_page: Page) -> None:
+    run = tamis.open_run(bare)
+    lacking = {"map": run.embed_command(), "copies": f"{run.score_command()} --signals image_hash"}
+    for view, line in lacking.items():
+        opened(tab, bare_page, view=view)
+        tab.evaluate("() => { navigator.clipboard.writeText = async (text) => { window.copied = text; }; }")
+        assert str(bare) in line
+        expect(tab.locator(".above .need .command code")).to_have_text(line)
+        tab.click(".above .need .command button")
+        expect(tab.locator("#said")).to_have_text("Command copied")
+        assert tab.evaluate("copied") == line
+    opened(tab, bare_page)
+    expect(tab.locator("#recipes")).to_contain_text("No recipe fits this run yet")
+    tab.click(".near-needs summary")
+    expect(tab.locator(".near-needs code").last).to_have_text(lacking["map"])
+    opened(tab, bare_page, view="disagree")
+    expect(tab.locator(".above .need code").last).to_have_text(f"{run.score_command()} --recipe basic")
+    # What the command adds is there when the page is opened again.
+    tamis.score(bare.parent / "pool", run=bare, signals=["image_hash"], quiet=True)
+    with served(bare) as again:
+        opened(tab, again, view="copies")
+        expect(tab.locator(".above")).to_contain_text("No image repeats another")
+
+
+def test_one_button_compares_two_recipes_and_others_tag_for_a_suggestion(tab: Any, page: Page) -> None:
+    opened(tab, page, recipe=CUT, view="disagree")
+    tab.click("#compare-two:has-text('Compare the recipe on the left with')")
+    tab.wait_for_selector(":is(.columns, .upset, .sides)")
+    assert "compared=%5B%22%40%22" in tab.url
+    opened(tab, page, recipe=CUT, sort="row")
+    tab.click("#tag-good")
+    tab.wait_for_selector("[data-row='0'] .label.good")
+    tab.wait_for_selector("text=it needs 10 good and 10 bad pairs")
+    tab.click("#undo-tags")
+    tab.wait_for_selector("[data-row='0'] .label", state="detached")
+
+
+def test_a_recipe_has_the_same_colour_everywhere(tab: Any, page: Page) -> None:
+    known = {each["name"]: each["colour"] for each in page.ask("facts")["recipes"]}
+    opened(tab, page, recipe=CUT, view="disagree", compared=["distinct", "random", "no-filter"])
+    assert set(known["distinct"].split()) <= set(tab.get_attribute(".chip:has-text('distinct') .who", "class").split())
+    for name in ("distinct", "random"):
+        for part in (".picks", ".sets"):
+            assert known[name] in tab.get_attribute(f"{part} .who:has-text('{name}')", "class")
+    paint = "spot => getComputedStyle(spot).backgroundColor"
+    own = tab.locator(".picks .who:has-text('distinct') .swatch").evaluate(paint)
+    opened(tab, page, view="map", compared=["distinct", "random"], map=["image_embedding", "disagreement"])
+    tab.wait_for_selector(".legend button")
+    spots = {each.inner_text(): each.locator("i").evaluate(paint)
+             for each in tab.locator(".legend button").all()}  # fmt: skip
+    assert own in [colour for text, colour in spots.items() if text.startswith("distinct keeps, random drops")]
+    shows(tab, 60)
+
+
+@pytest.mark.skipif(bool(NO_AXE), reason=NO_AXE)
+def test_axe_finds_nothing_wrong_where_something_is_lacking(tab: Any, bare_page: Page) -> None:
+    for view in ("map", "disagree"):
+        opened(tab, bare_page, view=view)
+        tab.wait_for_selector(".above .need")
+        tab.click(".near-needs summary")
+        assert barriers(tab) == []
