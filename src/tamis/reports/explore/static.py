@@ -227,7 +227,9 @@ _POLICY = (
 def _html(stored: Mapping[str, Any], blocks: Iterator[list[str]]) -> Iterator[str]:
     """Yields the parts of the page."""
     web = {entry.name: entry.read_text("utf-8") for entry in (files("tamis.reports.explore") / "web").iterdir()}
-    script, style = bundle({**web, "ask.js": web["static.js"]}, "main.js"), web["style.css"] + web["static.css"]
+    colours = (files("tamis.reports") / "templates" / "colours.css").read_text("utf-8")
+    script = bundle({**web, "ask.js": web["static.js"]}, "main.js")
+    style = colours + web["style.css"] + web["static.css"]
     hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (script, style)]
     head = (
         f'<meta charset="utf-8">\n<meta {GENERATOR}{__version__}">\n'

@@ -351,7 +351,7 @@ export class Controls {
     this.choices = h("span", { class: "choices" });
     this.caption = h("input", { id: "caption", type: "search", placeholder: "in the caption", "aria-label": "Part of the caption",
       change: (event) => change({ caption: event.target.value }) });
-    this.near = facts.searchable ? search(facts) : h("details", { class: "near-needs" }, h("summary", null, "Search by words or by an image"), need("It compares embeddings, and the run stores none.", facts.commands.embeddings));
+    this.near = facts.searchable ? search(facts) : facts.static ? null : h("details", { class: "near-needs" }, h("summary", null, "Search by words or by an image"), need("It compares embeddings, and the run stores none.", facts.commands.embeddings));
     this.filters = h("div", null);
     this.box = h("div", { class: "controls" }, h("div", { class: "bar" }, this.choices, this.caption, this.near), this.filters);
   }
@@ -360,7 +360,7 @@ export class Controls {
     const state = now();
     const words = (box, text) => { if (box !== document.activeElement) box.value = text; };
     words(this.caption, state.caption);
-    if (this.near.elements) words(this.near.elements[0], state.near?.text ?? "");
+    if (this.near?.elements) words(this.near.elements[0], state.near?.text ?? "");
     refill(this.choices, this.show(state), this.order(state), h("label", { class: "field" }, "Images ",
       h("select", { id: "size", change: (event) => change({ size: event.target.value }) }, ["small", "medium", "large"].map((size) => option(size, size, state.size)))));
     fill(this.filters, this.filtered(state, found));
