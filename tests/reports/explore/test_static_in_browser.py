@@ -211,6 +211,11 @@ def test_of_a_sample_single_pairs_are_judged_as_select_judges_them(
         assert (said["kept"], said["models"]) == (first.kept, [f"Counted over all {ROWS} pairs"])
         assert asked(tab, "choose", recipe=changed("top_n"))["kept"] == pytest.approx(37, abs=3)
         assert asked(tab, "choose", recipe=as_recipe("top_n"))["kept"] == 37
+        # Not known: a share of survivors that are estimated, or a number near that of the pairs with a value.
+        some = {"name": "some", "select": [*RECIPES["between"], *RECIPES["top_fraction with ties"]]}
+        assert "Estimated" in asked(tab, "choose", recipe=some)["models"][0]
+        many = {"top_n": {"score": "a", "n": int(np.isfinite(run.to_pandas(["a"])["a"]).sum()), "missing": "drop"}}
+        assert "Estimated" in asked(tab, "choose", recipe={"name": "many", "select": [many]})["models"][0]
         found = asked(tab, "choose", recipe=changed("between"))
         (ends,) = re.findall(r"([\d.]+) to ([\d.]+) %", found["models"][0])
         low, high = (float(end) / 100 for end in ends)
@@ -242,7 +247,9 @@ def test_a_reader_moves_a_slider_opens_a_pair_and_copies_the_command(sampled: Pa
         expect(tab.locator("dialog")).to_contain_text("percentile")
 
 
-def test_findings_and_their_pairs_are_the_servers(mixed_run: Path, tmp_path: Path, browser: Any) -> None:
+def test_findings_with_their_pairs_and_colours_of_the_map_are_the_servers(
+    mixed_run: Path, tmp_path: Path, browser: Any
+) -> None:
     page = tamis.report(mixed_run, out=tmp_path / "page.html", interactive=True)
     explorer, _ = open_explorer(mixed_run, [], partial=False)
     pages = Pages(explorer, Images(explorer.run))
@@ -256,6 +263,15 @@ def test_findings_and_their_pairs_are_the_servers(mixed_run: Path, tmp_path: Pat
             about = {"recipe": {"select": []}, "view": VIEW, "columns": [], "start": 0, "count": 60}
             about["finding"] = finding["ident"]
             assert asked(tab, "rows", **about) == {**served(pages, "rows", **about), "drawn": False}
+        long = {"name": "long", "select": [{"at_least": {"score": "words", "value": 5}}]}
+        for by in ("kept", "status", "disagreement"):
+            compared = [long, {"name": "all", "select": []}] if by == "disagreement" else []
+            about = {"map": "image_embedding", "by": by, "recipe": long, "compared": compared}
+            packed = pages.answers["colours"](about)
+            facts = json.loads(packed[4 : 4 + int.from_bytes(packed[:4], "little")])
+            shown = asked(tab, "colours", **about)[0]
+            assert shown["legend"] == [entry for entry in facts["legend"] if by == "kept" or entry["rows"]]
+            assert (shown["others"], shown["none"]) == (facts["others"], facts["none"])
 
 
 def test_hostile_captions_are_text_and_images_have_no_metadata(mixed_run: Path, tmp_path: Path, browser: Any) -> None:

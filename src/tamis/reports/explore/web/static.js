@@ -20,7 +20,7 @@ function array(Kind, written) {
 const { facts, pairs } = stored;
 const POOL = facts.rows;
 const many = pairs.length;
-const each = (value) => Array.from({ length: many }, (_, place) => value(place));
+const PLACES = Array.from(pairs, (_, place) => place);
 const rows = array(Uint32Array, stored.rows);
 const places = new Map([...rows].map((row, place) => [row, place]));
 const order = array(Float64Array, stored.order);
@@ -37,7 +37,7 @@ const scores = new Map(Object.entries(stored.scores).map(([key, values]) => [key
 const draw = array(Float64Array, stored.draw); // the scrambled uids
 const maps = new Map(Object.entries(stored.maps).map(([name, map]) => [name, { names: map.names, packed: array(Uint8Array, map.packed).buffer }]));
 const wordOf = (name, place) => words.get(name)?.known[words.get(name).codes[place]] ?? null;
-const sum = (here) => { let total = 0; for (let place = 0; place < many; place += 1) if (here(place)) total += weights[place]; return total; };
+const sum = (here) => weights.reduce((total, weight, place) => (here(place) ? total + weight : total), 0);
 const count = (value) => Math.round(value).toLocaleString("en");
 const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
 const given = facts.recipes.filter((entry) => entry.from === "subset");
@@ -82,15 +82,15 @@ const limits = {
   between: ({ score, low, high }) => [low, high, `${general(low)} <= ${score} <= ${general(high)}`, `${score} outside ${general(low)} to ${general(high)}`],
 };
 
-/** Keeps n pairs of the pool with the highest keys, ties by a random order: a pair stays if the middle of its weight does. */
-function best(keys, n, among, ties) {
-  const ordered = among.sort((one, other) => keys(other) - keys(one) || ties[one] - ties[other] || one - other);
+/** Keeps n pairs of the pool with the highest values, ties by scrambled uid: a pair stays if the middle of its weight does. */
+function best(values, n, among) {
+  const ordered = PLACES.filter((place) => among[place]).sort((one, other) => values[other] - values[one] || draw[one] - draw[other] || one - other);
   let before = 0;
   const kept = ordered.filter((place) => {
     before += weights[place];
     return before - weights[place] / 2 < n;
   });
-  return { kept: new Set(kept), last: kept.at(-1), all: before };
+  return { kept: new Set(kept), cut: kept.length ? values[kept.at(-1)] : null, enough: n <= before - margin(among) };
 }
 
 /**
@@ -101,8 +101,6 @@ function fit(step, candidates, known, names) {
   const kind = nameOf(step);
   const settings = step[kind] ?? {};
   const { score, missing = "error" } = settings;
-  const budget = () => (settings.n !== undefined ? settings.n : half(settings.fraction * (settings.of === "pool" ? POOL : known ?? sum((place) => candidates[place]))));
-  const share = settings.n !== undefined ? count(settings.n) : `${general(100 * settings.fraction, 6)} % of the ${settings.of ?? "survivors"}`;
   if (limits[kind]) {
     const [low, high, says, reason] = limits[kind](settings);
     const { values, single } = scoreOf(score, names);
@@ -110,18 +108,17 @@ function fit(step, candidates, known, names) {
     const ends = [low, high].map((end, side) => (end === null ? null : [least, most][side]));
     return { says, reasons: [reason], missing, score, ends, drops: (place) => (Number.isNaN(values[place]) ? -1 : Number(!(values[place] >= least && values[place] <= most))) };
   }
-  if (["top_fraction", "top_n"].includes(kind) && settings.per === undefined) {
-    const { values } = scoreOf(score, names);
-    const scored = each((place) => place).filter((place) => candidates[place] && !Number.isNaN(values[place]));
-    const n = budget();
-    const { kept, last, all } = best((place) => values[place], n, scored, draw);
-    const cut = last === undefined ? null : values[last];
-    return { says: `top ${share} by ${score}`, reasons: [`${score} below the cut`], missing, score, ends: [cut, null], cut, known: n <= all ? n : null, drops: (place) => (Number.isNaN(values[place]) ? -1 : Number(!kept.has(place))) };
-  }
-  if (kind === "random_fraction" && !settings.seed) {
-    const n = budget();
-    const { kept, all } = best((place) => -draw[place], n, each((place) => place).filter((place) => candidates[place]), draw);
-    return { says: `random ${share} (seed 0)`, reasons: ["not drawn"], known: n <= all ? n : null, drops: (place) => Number(!kept.has(place)) };
+  if (["top_fraction", "top_n", "random_fraction"].includes(kind) && settings.per === undefined && !settings.seed) {
+    const random = kind === "random_fraction";
+    const { fraction, n: asked, of = "survivors" } = settings;
+    const values = random ? draw.map((value) => -value) : scoreOf(score, names).values;
+    const n = asked ?? half(fraction * (of === "pool" ? POOL : known ?? sum((place) => candidates[place])));
+    const { kept, cut, enough } = best(values, n, candidates.map((on, place) => Number(on && !Number.isNaN(values[place]))));
+    const share = asked === undefined ? `${general(100 * fraction, 6)} % of the ${of}` : count(asked);
+    return {
+      says: random ? `random ${share} (seed 0)` : `top ${share} by ${score}`, reasons: [random ? "not drawn" : `${score} below the cut`], missing, score, cut, ends: [random ? null : cut, null],
+      known: enough && (asked !== undefined || of === "pool" || known !== null) ? n : null, drops: (place) => (Number.isNaN(values[place]) ? -1 : Number(!kept.has(place))),
+    };
   }
   if (kind === "equals") {
     const wanted = [settings.value].flat();
@@ -286,7 +283,7 @@ function listed({ recipe, view, compared = [], lasso, finding }) {
   const points = lasso && pointsOf(lasso.map);
   const searched = finding ? new Set(stored.having[finding]) : lasso && new Set(points.places.filter((_, at) => inside(lasso.points, points.x[at], points.y[at])));
   const part = view.caption.toLowerCase();
-  const shown = each((place) => place).filter((place) => (view.reason ? verdict.codes[place] === view.reason : view.show === "all" || (view.show === "kept") === Boolean(verdict.keep[place]))
+  const shown = PLACES.filter((place) => (view.reason ? verdict.codes[place] === view.reason : view.show === "all" || (view.show === "kept") === Boolean(verdict.keep[place]))
     && view.region.every((bit, at) => others[at].keep[place] === bit)
     && view.ranges.every(([name, low, high]) => columns.get(name).values[place] >= Math.fround(low ?? -Infinity) && columns.get(name).values[place] <= Math.fround(high ?? Infinity))
     && view.words.every(([name, word]) => wordOf(name, place) === word)
@@ -344,7 +341,7 @@ function pair({ row, recipes }) {
 function regions({ compared }) {
   const patterns = new Map();
   const some = compared.map(choose);
-  each((place) => some.map(({ keep }) => keep[place])).forEach((pattern, place) => patterns.set(String(pattern), (patterns.get(String(pattern)) ?? 0) + weights[place]));
+  PLACES.map((place) => some.map(({ keep }) => keep[place])).forEach((pattern, place) => patterns.set(String(pattern), (patterns.get(String(pattern)) ?? 0) + weights[place]));
   const sorted = [...patterns].sort((one, other) => other[1] - one[1]);
   return { sets: some.map(({ kept }) => kept), regions: sorted.map(([pattern, pool]) => ({ pattern: pattern.split(",").map(Number), rows: pool })) };
 }
@@ -366,18 +363,8 @@ function wordCounts({ column, part, recipe }) {
 function colours({ map, by, recipe, compared }) {
   const points = pointsOf(map).places;
   const [NONE, SHADES, LEVELS] = [255, 9, 16];
-  let legend;
-  let ends;
-  let codeOf;
-  const ranked = (values) => {
-    const tally = new Map();
-    values.forEach((value) => tally.set(value, (tally.get(value) ?? 0) + 1));
-    return [...tally].sort((one, other) => other[1] - one[1] || (one[0] < other[0] ? -1 : 1)).map(([value]) => value).slice(0, SHADES);
-  };
-  if (by === "kept") {
-    legend = [{ text: "dropped" }, { text: "kept" }];
-    codeOf = (place) => choose(recipe).keep[place];
-  } else if (columns.has(by)) {
+  let [legend, ends, codeOf] = [];
+  if (columns.has(by)) {
     const { values } = columns.get(by);
     const sorted = points.map((place) => values[place]).filter(Number.isFinite).sort((one, other) => one - other);
     const edges = Array.from({ length: LEVELS + 1 }, (_, level) => sorted[Math.round((level * (sorted.length - 1)) / LEVELS)] ?? 0);
@@ -385,10 +372,12 @@ function colours({ map, by, recipe, compared }) {
     legend = edges.slice(1).map(() => ({}));
     codeOf = (place) => (Number.isFinite(values[place]) ? edges.slice(1, -1).filter((edge) => edge <= values[place]).length : NONE);
   } else {
-    const some = compared.map(choose);
-    const valueOf = by === "disagreement" ? (place) => String(some.map(({ keep }) => keep[place])) : (place) => wordOf(by, place);
-    const top = ranked(points.map(valueOf).filter((value) => value !== null));
-    legend = top.map((value) => (by === "disagreement" ? { pattern: value.split(",").map(Number) } : { text: value.slice(0, 120) }));
+    const some = (by === "kept" ? [recipe] : compared).map(choose);
+    const valueOf = words.has(by) ? (place) => wordOf(by, place) : (place) => String(some.map(({ keep }) => keep[place]));
+    const tally = new Map(by === "kept" ? [["0", Infinity], ["1", 0]] : []);
+    for (const value of points.map(valueOf)) if (value !== null) tally.set(value, (tally.get(value) ?? 0) + 1);
+    const top = [...tally].sort((one, other) => other[1] - one[1] || (one[0] < other[0] ? -1 : 1)).map(([value]) => value).slice(0, SHADES);
+    legend = top.map((value) => (by === "kept" ? { text: ["dropped", "kept"][value] } : words.has(by) ? { text: value.slice(0, 120) } : { pattern: value.split(",").map(Number) }));
     codeOf = (place) => (valueOf(place) === null ? NONE : top.includes(valueOf(place)) ? top.indexOf(valueOf(place)) : top.length);
   }
   const codes = Uint8Array.from(points, codeOf);
