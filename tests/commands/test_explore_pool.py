@@ -103,7 +103,7 @@ def test_the_first_pairs_are_read_by_the_pools_reader(tmp_path: Path) -> None:
     samples = [("0", pair(0)), ("1", {**pair(1), "jpg": b"no image"}), ("2", {"jpg": image_bytes(2)})]
     write_tar(tmp_path / "00001.tar", samples)
     (tmp_path / "00000.tar").write_bytes(b"no tar at all")
-    pages = GrowingPages(measuring=None, open_pages=None)  # type: ignore[arg-type]
+    pages = GrowingPages(list, None, {})  # type: ignore[arg-type]
     pages.read_first(open_pool(str(tmp_path)), ["00000", "00001"])
     cards = pages.answers["first"]({})
     assert [(card["status"], card["no_caption"]) for card in cards] == [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from importlib.abc import MetaPathFinder
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -64,21 +64,15 @@ def look(
     _serve(spec, run, pairs or 20_000, shards, seed, no_browser=no_browser)
 
 
-class _NoPandas(MetaPathFinder):
-    """Makes pyarrow go without pandas, which it would import at its first array for half a second: we need none."""
-
-    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
-        if fullname == "pandas":
-            raise ModuleNotFoundError(fullname)
-
-
 def _skip_pandas() -> None:
-    finder = _NoPandas()
-    sys.meta_path.insert(0, finder)
+    """Lets pyarrow go without pandas, which it would import at its first array for half a second: we need none."""
     import pyarrow as pa
 
-    pa.array([0])
-    sys.meta_path.remove(finder)
+    if "pandas" not in sys.modules:
+        sys.modules["pandas"] = None  # type: ignore[assignment]
+        with suppress(AttributeError):  # of None; it tries only once
+            pa.array([0])
+        del sys.modules["pandas"]
 
 
 def _serve(spec: PoolSpec, run: str | None, pairs: int, shards: int | None, seed: int, *, no_browser: bool) -> None:

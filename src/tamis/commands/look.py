@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import xxhash
+
 from tamis.commands.score import Scoring, hidden_contents
 from tamis.commands.select import select
 from tamis.core.errors import RunError, at_least_one, plural
@@ -22,7 +24,6 @@ from tamis.core.files.storage import output_path
 from tamis.core.html import html_table
 from tamis.core.math.statistics import share_interval
 from tamis.core.types import ORIENTATION, STATUSES
-from tamis.engines.first_shards import draw_order
 from tamis.engines.local import Local
 from tamis.pools import Pool, open_pool
 from tamis.pools.open import with_orientation
@@ -130,6 +131,11 @@ def look(
         write_record(path / "look.json", {"kind": "tamis look", "format": 1, **stored})  # the report reads it
         write_report(run, subsets, page, overwrite=overwrite)
     return result
+
+
+def draw_order(name: str, seed: int) -> int:
+    """Returns a shard's place in a random order, a number that depends on its name and the seed only."""
+    return xxhash.xxh3_64_intdigest(name.encode(), seed)
 
 
 def take_sample(pool: Pool, *, pairs: int, shards: int, seed: int = 0) -> Pool:

@@ -262,10 +262,7 @@ class Workers:
             self._free.put(worker)
 
     def execute(self, tasks: Iterable[Task], progress: EngineProgress) -> Iterator[ShardReport]:
-        """Does tasks, taking one whenever a worker is free.
-
-        One worker runs in this thread; several get a thread each, which waits for its process.
-        """
+        """Does tasks, taken as workers are free. One worker runs in this thread, several in one each, waiting."""
         if self.number == 1:
             for task in tasks:
                 yield self.do(task, partial(progress, task.shard.name))

@@ -30,6 +30,8 @@ if NO_BROWSER:
 
 from playwright.sync_api import expect
 
+expect.set_options(timeout=60_000)  # the page asks again after a second, on a machine that may be busy
+
 
 class Pretended:
     """Measures nothing: its shards are finished when a test says so."""
@@ -43,8 +45,8 @@ class Pretended:
 
     def progress(self) -> dict[str, Any]:
         return {
-            "state": self.state, "error": "", "failures": {"00009": "<b>no tar"}, "shards": 3, "of": 12, "rate": 2.0,
-            "pairs": 4 * len(self.done), "left": 4.0, "command": "tamis score pool --run run",
+            "state": self.state, "error": "", "failures": {"00009": "<b>no tar"}, "ready": len(self.done), "shards": 3,
+            "pairs": 4 * len(self.done), "of": 12, "rate": 2.0, "left": 4.0, "command": "tamis score pool --run run",
         }  # fmt: skip
 
     def more(self) -> None:
@@ -71,7 +73,8 @@ def growing(run: Path) -> Iterator[tuple[Pretended, Page, GrowingPages]]:
         choose = lambda run, recipe: select(run, recipe, any_model=True, partial=True)  # noqa: E731
         return Pages(Explorer(opened, (), choose, lambda explorer: propose), Images(opened))
 
-    pages = GrowingPages(measuring, open_pages)
+    answers = {"progress": lambda asked: measuring.progress(), "more": lambda asked: measuring.more()}
+    pages = GrowingPages(measuring.ready, open_pages, answers)
     server = Server(pages).start()
     yield measuring, Page(run, server.address), pages
     server.close()

@@ -7,7 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 from tamis.core.types import Sample
 from tamis.pools import Pool
@@ -27,37 +27,24 @@ FIRST, _TRIED = 48, 4
 _OPEN = 4
 
 
-class Measuring(Protocol):
-    """What measures a pool, in other threads or processes."""
-
-    def ready(self) -> Collection[str]:
-        """Returns the shards that are finished."""
-
-    def progress(self) -> dict[str, Any]:
-        """Returns the state: "reading", "measuring", "enough", "done" or "failed", and numbers."""
-
-    def more(self) -> None:
-        """Measures further shards."""
-
-
 class GrowingPages:
     """Answers for a page by the version of the run that it shows; "" is a page without one, which has first pairs.
 
-    A version is a `Pages` of the shards that were finished when it was opened, and never changes. Rows have other
-    numbers in the next one.
+    A version is a `Pages` of the shards that were `ready` when it was opened, and never changes. Rows have other
+    numbers in the next one. `answers` are those about the measuring.
     """
 
-    def __init__(self, measuring: Measuring, open_pages: Callable[[Collection[str]], Pages]) -> None:
-        self._measuring, self._open_pages = measuring, open_pages
+    def __init__(
+        self,
+        ready: Callable[[], Collection[str]],
+        open_pages: Callable[[Collection[str]], Pages],
+        answers: Mapping[str, Callable[[Mapping[str, Any]], Any]],
+    ) -> None:
+        self._ready, self._open_pages = ready, open_pages
         self._versions: OrderedDict[str, Pages] = OrderedDict()  # the newest last; named by their number of shards
         self._guard = threading.Lock()
         self._first: list[tuple[dict[str, Any], bytes]] = []
-        self.answers: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
-            "progress": lambda asked: self.progress(),
-            "first": lambda asked: [card for card, _ in self._first],
-            "refresh": self._refresh,
-            "more": lambda asked: self._measuring.more(),
-        }
+        self.answers = {**answers, "first": lambda asked: [card for card, _ in self._first], "refresh": self._refresh}
 
     @property
     def rows(self) -> int:
@@ -67,15 +54,13 @@ class GrowingPages:
     @property
     def explorer(self) -> Explorer:
         """The newest version's."""
-        return self._refreshed().explorer
+        return self._newest().explorer
 
     def at(self, version: str) -> GrowingPages | Pages:
         """Returns what answers a page that shows a version; LookupError if it is no longer open."""
-        if not version:
-            return self
-        if version not in self._versions:
+        if version and version not in self._versions:
             raise LookupError("this page is older than what the server still has open: reload it")
-        return self._versions[version]
+        return self._versions[version] if version else self
 
     def close(self) -> None:
         """Stops reading images ahead."""
@@ -98,20 +83,16 @@ class GrowingPages:
             try:
                 with hide_warnings(pool.spec.max_pixels):
                     for sample in islice(by_name[name].samples(), FIRST):
-                        self._first.append(_first_pair(len(self._first), sample, pool))
+                        self._first.append(_first_pair(self.rows, sample, pool))
             except Exception as error:  # whatever it is, the shard's worker reports it
                 log.debug("the first pairs of %s cannot be read: %s", name, error)
             if self._first:
                 return
 
-    def progress(self) -> dict[str, Any]:
-        """Returns how far the measuring is, the shards that a new version would have, and the first pairs read."""
-        return {**self._measuring.progress(), "ready": len(self._measuring.ready()), "first": len(self._first)}
-
-    def _refreshed(self) -> Pages:
+    def _newest(self) -> Pages:
         """Returns the newest version; opens one if more shards are finished."""
         with self._guard:
-            ready = self._measuring.ready()
+            ready = self._ready()
             name = str(len(ready))
             if name not in self._versions:
                 pages = self._open_pages(ready)
@@ -123,14 +104,9 @@ class GrowingPages:
 
     def _refresh(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the newest version, and the numbers that some `rows` of the version `since` have in it."""
-        pages = self._refreshed()
-        before = self._versions.get(str(asked.get("since", "")))
-        rows = (
-            [moved(before.explorer.run, pages.explorer.run, int(row)) for row in asked.get("rows", [])]
-            if before
-            else []
-        )
-        return {"version": str(len(pages.explorer.run.shards)), "rows": rows}
+        before, after = self._versions.get(str(asked.get("since", ""))), self._newest().explorer.run
+        rows = [] if before is None else [moved(before.explorer.run, after, int(row)) for row in asked.get("rows", ())]
+        return {"version": str(len(after.shards)), "rows": rows}
 
 
 def moved(before: Run, after: Run, row: int) -> int | None:
@@ -144,8 +120,6 @@ def moved(before: Run, after: Run, row: int) -> int | None:
 def _first_pair(number: int, sample: Sample, pool: Pool) -> tuple[dict[str, Any], bytes]:
     """Returns a pair's card, and its image as a file (empty without one)."""
     fill_pixels(sample, max_pixels=pool.spec.max_pixels, transparency=pool.spec.transparency)
-    caption = sample.shown_caption
-    card = {
-        "row": number, "caption": (caption or "")[:CAPTION], "no_caption": caption is None, "status": sample.status,
-    }  # fmt: skip
+    text = sample.shown_caption
+    card = {"row": number, "caption": (text or "")[:CAPTION], "no_caption": text is None, "status": sample.status}
     return card, b"" if sample.pixels is None else encode(sample.pixels, *SMALL)[0]

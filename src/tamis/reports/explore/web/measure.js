@@ -18,11 +18,9 @@ export async function measured(place) {
     const found = await ask("progress");
     if (!found) return line.remove();
     if (found.ready && found.pairs) return void (await renew(found));
-    if (cards.childElementCount < found.first) {
+    for (const pair of (await ask("first")).slice(cards.childElementCount)) {
       if (!cards.isConnected) fill(place, h("h2", null, "First pairs"), cards);
-      for (const pair of (await ask("first")).slice(cards.childElementCount)) {
-        cards.append(h("div", { class: "card still", role: "listitem" }, face(pair), h("span", { class: "caption" }, pair.no_caption ? h("i", null, "no caption") : foreign(pair.caption))));
-      }
+      cards.append(h("div", { class: "card still", role: "listitem" }, face(pair), h("span", { class: "caption" }, pair.no_caption ? h("i", null, "no caption") : foreign(pair.caption))));
     }
     draw(found);
     const over = ["done", "enough", "failed"].includes(found.state);
@@ -70,7 +68,7 @@ const shards = (number) => `${count(number)} ${number === 1 ? "shard" : "shards"
 /** How far the measuring is, what failed, and what may be done about it. */
 function draw(found, fresh = 0, more = null) {
   const failed = Object.entries(found.failures);
-  const busy = ["reading", "measuring"].includes(found.state);
+  const busy = found.state === "measuring";
   const rate = found.rate ? `, ${count(found.rate)} pairs/s${found.left ? `, ${count(found.left)} s left` : ""}` : "";
   const text = busy ? `Measuring: ${count(found.ready)} of ${shards(found.shards)}, ${count(found.pairs)} of up to ${count(found.of)} pairs${rate}`
     : found.error || `Measured ${count(found.ready)} of ${shards(found.shards)}`;
