@@ -274,6 +274,32 @@ def test_findings_with_their_pairs_and_colours_of_the_map_are_the_servers(
             assert (shown["others"], shown["none"]) == (facts["others"], facts["none"])
 
 
+def test_a_step_that_needs_the_whole_pool_drops_what_it_dropped_in_the_given_subset(
+    mixed_run: Path, tmp_path: Path, browser: Any
+) -> None:
+    first = [{"distinct": {"missing": "drop"}}, {"at_least": {"score": "words", "value": 4}}]
+    subset = tamis.select(mixed_run, {"name": "one", "select": first})
+    page = tamis.report(mixed_run, [subset], out=tmp_path / "page.html", interactive=True)
+    moved = {"name": "one", "select": [first[0], {"at_least": {"score": "words", "value": 6}}]}
+    with new_tab(browser, page.as_uri()) as tab:
+        open_page(tab, page, view="grid", show="dropped", sort="row")
+        about = {"recipe": moved, "view": VIEW, "columns": [], "start": 0, "count": 60}
+        keep = tamis.select(mixed_run, moved).keep.tolist()
+        assert [card["kept"] for card in asked(tab, "rows", **about)["cards"]] == keep
+        other = {"name": "other", "select": [{"distinct": {"distance": 2, "missing": "drop"}}]}
+        assert "whole pool" in tab.evaluate(
+            "(recipe) => ask('choose', { recipe }).catch((error) => error.message)", other
+        )
+        hidden = tab.locator("#view-copies, #save, .tag-bar")
+        assert hidden.count() == 3
+        assert not any(hidden.evaluate_all("(some) => some.map((one) => one.checkVisibility())"))
+        copies = {row: subset.verdict.original_of(row) for row in (11, 12)}
+        assert sorted(copies.values(), key=str) != [None, None]
+        for row, original in copies.items():
+            (verdict,) = asked(tab, "pair", row=row, recipes=[["one", {"name": "one", "saved": 0}]])["verdicts"]
+            assert verdict["repeats"] == original
+
+
 def test_hostile_captions_are_text_and_images_have_no_metadata(mixed_run: Path, tmp_path: Path, browser: Any) -> None:
     page = tamis.report(mixed_run, out=tmp_path / "page.html", interactive=True)
     written = page.read_text(encoding="utf-8")

@@ -58,7 +58,7 @@ export const shown = () => "";
 
 export const show = () => {}; // the run does not grow
 
-export const send = async () => { throw new Error("this page has no server to search by an image: run tamis explore"); };
+export const send = async () => { throw new Error("this page has no server to search by an image: use tamis explore"); };
 
 // ---- recipes, as `tamis.recipes.steps` applies them
 
@@ -72,7 +72,7 @@ function scoreOf(score, names) {
   const column = columns.get(names[score] ?? score);
   if (column) return { values: column.values, single: true };
   const found = scores.get(JSON.stringify([score, names]));
-  if (!found) throw new Error(`${score} is not in this page: run the command on the right`);
+  if (!found) throw new Error(`${score} is not in this page: use the command`);
   return found;
 }
 
@@ -144,7 +144,7 @@ function fit(step, candidates, known, names) {
     if (kind === "any_of") return { says, cuts, reasons: [`in none of ${called.join(", ")}`], drops: (place) => Number(!first(true)(place)) };
     return { says, cuts, reasons: called.map((name) => `${kind === "all_of" ? "not in" : "in"} ${name}`), drops: first(kind === "none_of") };
   }
-  throw new Error(`${kind} looks at all pairs of the pool: run the command`);
+  throw new Error(`${kind} looks at the whole pool, which is not in this page: use the command`);
 }
 
 /** A step of a given subset that needs the whole pool: it drops the pairs that it dropped there. */
@@ -411,6 +411,6 @@ const ANSWERS = {
 };
 
 export async function ask(name, about = {}) {
-  if (!ANSWERS[name]) throw new Error("this page has no server: run the command");
+  if (!ANSWERS[name]) throw new Error("this page has no server: use the command, or tamis explore");
   return ANSWERS[name](structuredClone(about));
 }
