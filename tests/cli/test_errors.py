@@ -104,6 +104,33 @@ def test_a_wrong_entry_of_a_recipe_is_explained_in_words(
         ("score pool --signals caption_length --max-error-rate 30", "must be between 0 and 1, got 30; did you"),
         ("score pool --signals Clip", "tamis: unknown signal 'Clip' (did you mean 'clip'?)"),
         ("scor", "tamis: No such command 'scor'. Did you mean 'score'?"),
+        ("filter run", "tamis: No such command 'filter': write tamis select RUN --recipe NAME"),
+        ("dedup run", "tamis: No such command 'dedup': write tamis select RUN --recipe distinct"),
+        ("signals", "tamis: No such command 'signals': write tamis list signals"),
+        ("help", "tamis: No such command 'help': write tamis --help"),
+        ("select run --recipe clip", "tamis: unknown recipe 'clip' (did you mean 'clip-30'?)"),
+        ("score pool --signals text", "tamis: unknown signal 'text' (did you mean 'text_area'?)"),
+        ("score pool --signals clip --model x", "there is no option --model: write --set signals.clip.model=NAME"),
+        ("score pool --signals clip --gpu", "there is no option --gpu: write --device cuda"),
+        ("score pool --signals clip --limit 9", "no option --limit: write tamis look POOL --pairs 100, or name fewer"),
+        ("score pool --signals clip --resume", "no option --resume: write nothing; the same command continues"),
+        ("score pool --signals clip --out x", "tamis score: there is no option --out"),
+        ("select run -r random --fraction .2", "no option --fraction: write --set select.top_fraction.fraction=0.2"),
+        ("score pool --signals clip --set clip.model=x", "clip.model=x': write --set signals.clip.model=x"),
+        ("select run -r clip-30 --set model=x", "model=x': write --set signals.clip.model=x"),
+        ("select run -r clip-30 --set fraction=0.1", "0.1': write --set select.top_fraction.fraction=0.1"),
+        ("select run -r random --set select.n=4", "no entry is called 'n'; entries: random_fraction"),
+        ("select run -r random --set nothing.n=4", "unknown key 'nothing'"),
+        ("select run random", "tamis select: --recipe is missing"),
+        ("run pool basic", "tamis run: one word too many: basic; a recipe is named with --recipe"),
+        ("export random out.npy", "tamis export: OUT is missing (RUN SUBSET OUT, in this order)"),
+        ("export run random out.tar", "writes tars, into a folder: tamis export run random out --to webdataset"),
+        ("export run random a/{0..9}.tar", "a folder: tamis export run random a --to webdataset"),
+        ("map run", "none in run. To store those of a CLIP:"),
+        ("look https://huggingface.co/datasets/a/b-c", "`hf download a/b-c --repo-type dataset --local-dir b-c`"),
+        ("look https://hf.co/datasets/a/b/tree/main/x", "is a web page: a dataset of the Hub is downloaded first"),
+        ("look owner/data", "there (files looked for: *.tar, *.tar.gz, *.tgz, *.tar.bz2, *.tar.xz, *.parquet, *.csv"),
+        ("look owner/data", "or read there as hf://datasets/owner/data"),
     ],
 )
 def test_a_wrong_option_is_explained_in_words(tamis: Tamis, scored: Path, command: str, message: str) -> None:
@@ -118,7 +145,7 @@ def test_the_command_that_stores_embeddings_is_whole(tamis: Tamis, scored: Path,
     setting = "signals.clip.model=openai/clip-vit-base-patch32"
     assert line == f"{start} --signals clip --set {setting} --keep embeddings"
     model = f"signals.clip.model={clip_model}"
-    tamis.ok("score", "pool", "--run", "run", "--signals", "clip", "--set", model, "-q")
+    tamis.ok("score", "pool", "--run", "run", "--signals", "clip", "--set", model, "--keep", "none", "-q")
     line = tamis.refused("map", "run").splitlines()[1]
     assert f"--set {model} --keep embeddings" in line
     tamis.ok(*shlex.split(line)[1:], "-q")

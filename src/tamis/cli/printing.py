@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import json
 import logging
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tamis.core.errors import StopError, escape_controls
+from tamis.core.errors import StopError, escape_controls, nearest
 
 if TYPE_CHECKING:
     from tamis.core.math.statistics import Agreement
@@ -29,31 +28,27 @@ _NARROWEST = 10  # characters of a table's column that is wrapped
 _FILLER = "\0"  # no text has it: controls are escaped
 
 
-#: What to write, and the commands of other tools and the options that are typed for it.
-_COMMANDS = {
-    "select RUN --recipe NAME": ("filter", "choose", "subset", "curate"),
-    "select RUN --recipe distinct": ("dedup", "dedupe", "deduplicate", "duplicates"),
-    "explore RUN": ("view", "show", "open", "browse", "ui", "app", "serve"),
-    "look POOL": ("inspect", "scan", "stats", "info", "describe", "preview", "init"),
-    "list {}": ("signals", "recipes", "models", "steps", "exports"),
-    "--{}": ("help", "version"),
-}
-_OPTIONS = {
-    "--set signals.clip.model=NAME": ("--model",),
-    "--set signals.sieve.captioner=NAME": ("--captioner",),
-    "--set select.top_fraction.fraction=0.2": ("--fraction", "--share", "--top"),
-    "--set select.at_least.value=0.3": ("--threshold", "--min"),
-    "--set name=NAME": ("--name",),
-    "--device cuda": ("--gpu", "--cuda"),
-    "--overwrite": ("--force",),
-    "tamis look POOL --pairs 100, or name fewer shards": ("--limit", "--max-samples", "--num-samples"),
-    "nothing; the same command continues": ("--resume", "--continue", "--restart"),
-    "it before the command: tamis --verbose": ("--verbose",),
+#: What to write in place of commands of other tools, and of options that are settings of a recipe.
+_MEANT = {
+    "tamis select RUN --recipe NAME": "filter choose subset curate",
+    "tamis select RUN --recipe distinct": "dedup dedupe deduplicate duplicates",
+    "tamis explore RUN": "view show open browse ui app serve",
+    "tamis look POOL": "inspect scan stats info describe preview init",
+    "tamis list {}": "signals recipes models steps exports",
+    "tamis --{}": "help version",
+    "--set signals.clip.model=NAME": "--model",
+    "--set select.top_fraction.fraction=0.2": "--fraction --share --top",
+    "--set select.at_least.value=0.3": "--threshold --min",
+    "--set name=NAME": "--name",
+    "--device cuda": "--gpu --cuda",
+    "--overwrite": "--force",
+    "tamis look POOL --pairs 100, or name fewer shards": "--limit --max-samples --num-samples",
+    "nothing; the same command continues": "--resume --continue --restart",
 }
 
 
-def _meant(typed: str, words: Mapping[str, tuple[str, ...]]) -> str:
-    return next((right.format(typed) for right, wrong in words.items() if typed in wrong), "")
+def _meant(typed: str) -> str:
+    return next((f": write {right.format(typed)}" for right, wrong in _MEANT.items() if typed in wrong.split()), "")
 
 
 def say(text: str) -> None:
@@ -72,9 +67,9 @@ def usage(error: Any) -> str:
     if message.startswith("Missing"):
         needed = [one.metavar for one in takes if one.param_type_name == "argument" and one.required]
         message = f"{name} is missing" + f" ({' '.join(needed)}, in this order)" * (len(needed) > 1)
-    elif message.startswith("No such command") and (meant := _meant(message.split("'")[1], _COMMANDS)):
-        message = f"there is no command {message.split(chr(39))[1]}: write tamis {meant}"
-    elif message.startswith("Got unexpected extra"):
+    elif message.startswith("No such command") and (meant := _meant(message.split("'")[1])):
+        message = message.split(". Did")[0] + meant
+    elif message.startswith("Got unexpected extra") and "recipe" in {one.name for one in takes}:
         message = f"one word too many: {message.rpartition('(')[2].rstrip(')')}; a recipe is named with --recipe"
     elif error.__cause__ is not None:  # pydantic's
         first = error.__cause__.errors()[0]
@@ -84,10 +79,9 @@ def usage(error: Any) -> str:
             wanted += f" of {limits['ge']} or more" if "ge" in limits else f" of at most {limits.get('le')}"
         message = f"{name}: expected {wanted}, got {first['input']}"
     elif option := getattr(error, "option_name", None):
-        known, meant = {word for one in takes for word in one.opts}, _meant(option, _OPTIONS)
-        near = [] if meant else difflib.get_close_matches(option[2:], [word[2:] for word in known], 1)
-        meant = f": write {meant}" if meant.split()[:1] else f" (did you mean --{near[0]}?)" if near else ""
-        message = f"there is no option {option}{meant}"
+        near = nearest(option[2:], (word[2:] for one in takes for word in one.opts))
+        near = near.replace("'", "--", 1).replace("'", "")  # shown as it is typed
+        message = f"there is no option {option}{_meant(option) or near}"
     return f"{command}: {message}\nHelp: {command} --help"
 
 

@@ -138,24 +138,22 @@ class Plan:
         Those of one CLIP, so that `image_embedding` has one meaning; and only those that its signals compute anyway: a
         run that has its scores without its embeddings stays as it is. The second value is a sentence to print.
         """
-        computed: dict[Node, bool] = {}  # embedding -> whether a signal that the run lacks needs it
+        stored = {folder.name for folder in folders(run / "embeddings")}
+        made: list[tuple[list[Node], list[Node], Signal]] = []  # those that are stored, all, and the signal
         for _, signal in self.signals if self.within is None and not {"none", "embeddings"} & {*self.keep} else ():
             named = [node for node in topological([signal]) if node.name in _OF_CLIP]
             nodes = [node for node in named if [*references(node, "model")] == ["model"]]  # none that are given
-            lacking = not description_of(run / "scores" / self.identities.stem(signal)).is_file()
             if len({references(node, "model")["model"] for node in nodes}) == 1:  # not several epochs of a training
-                computed |= {node: lacking or computed.get(node, False) for node in nodes}
-        if not computed:
+                there = [node for node in nodes if self.identities.stem(node) in stored]
+                made.append((there, nodes, signal))
+        if not made:
             return frozenset(), ""
-        stems = {node: self.identities.stem(node) for node in computed}
-        stored = {folder.name for folder in folders(run / "embeddings")}
-        there = [node for node in computed if stems[node] in stored]
-        others = any(name.startswith("image_embedding-") for name in stored - {*stems.values()})
-        first = references(next(iter(there or computed)), "model")
-        new = {node for node, lacking in computed.items() if lacking and not others}
-        kept = frozenset([*there, *(node for node in new if references(node, "model") == first)])
-        if not kept and not others:
+        there, nodes, signal = max(made, key=lambda one: (len(one[0]), len(one[1])))
+        scored = description_of(run / "scores" / self.identities.stem(signal)).is_file()
+        if scored and not there:
             return frozenset(), "the run has CLIP's scores without its embeddings: --keep embeddings computes them"
+        others = not there and any(name.startswith("image_embedding-") for name in stored)
+        kept = frozenset(() if others else there if scored else nodes)
         about = "CLIP's embeddings are stored too, 2 to 3 KB a pair, for the map and search by words (--keep none: not)"
         return kept, about if kept else ""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -147,22 +148,16 @@ def load(recipe: RecipeLike, settings: Sequence[str] = (), *, signals: Sequence[
 
 
 def _full_path(path: str, data: Mapping[str, Any]) -> str:
-    """Returns the path that a setting without its first words has: of a signal, step or export, or in one; "" for none.
-
-    "clip.model" and "model" are "signals.clip.model", "fraction" is "select.top_fraction.fraction".
-    """
-    from tamis.exports import EXPORTERS
+    """Returns "signals.clip.model" for "clip.model", and for "model" if the recipe has clip; "" for none."""
     from tamis.recipes.steps import SELECTORS
 
     head = path.split(".")[0]
-    for key, registers in {"signals": (SIGNALS, DERIVED), "select": (SELECTORS,), "export": (EXPORTERS,)}.items():
-        if any(head in register for register in registers):
-            return f"{key}.{path}"
-        for entry in data[key] if isinstance(data.get(key), list) else ():
-            name = next(iter(entry), "") if isinstance(entry, Mapping) else str(entry)
-            cls = next((register[name] for register in registers if name in register), None)
-            if cls is not None and head in {setting.name for setting in dataclasses.fields(cls)}:
-                return f"{key}.{name}.{path}"
+    for key, known in {"signals": ChainMap(SIGNALS, DERIVED), "select": SELECTORS}.items():  # type: ignore[arg-type]
+        entries = data[key] if isinstance(data.get(key), list) else []
+        names = [next(iter(entry), "") if isinstance(entry, Mapping) else str(entry) for entry in entries]
+        having = [f"{name}." for name in names if name in known and head in known[name].__dataclass_fields__]
+        if head in known or having:
+            return f"{key}.{'' if head in known else having[0]}{path}"
     return ""
 
 

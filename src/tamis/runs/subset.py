@@ -203,7 +203,7 @@ class Subset:
         """
         if path is None:
             path = self.run.path / "subsets" / f"{self.name}.parquet"
-            if not overwrite and self._differs_from(path):
+            if not overwrite and is_subset(path) and self._differs_from(path):
                 more = f"keep both with --set name=NEW (in Python the recipe's `name`), or {REPLACE}"
                 raise RunError(f"{self.run.path} has another subset called {self.name!r}: {more}")
         path = output_path(path)
@@ -235,8 +235,6 @@ class Subset:
 
     def _differs_from(self, path: Path) -> bool:
         """Whether a file has a subset that other steps, or other scores, chose."""
-        if not is_subset(path):
-            return False
         with suppress(RunError):  # a damaged file may be replaced
             facts = SubsetFile(path).facts
             ours = json.loads(json.dumps([self.recipe.get("select"), list(self.used)]))
