@@ -1,6 +1,6 @@
 // One pair, in full: its image, its texts, every score with its percentile, every recipe's verdict.
 
-import { h, fill, foreign, brief, count, short, copy } from "./dom.js";
+import { h, fill, foreign, brief, count, short, copy, who } from "./dom.js";
 import { ask, imageUrl } from "./ask.js";
 import { now, change } from "./state.js";
 import { face } from "./grid.js";
@@ -95,7 +95,7 @@ export class PairPanel {
   verdicts(found) {
     if (!found.verdicts.length) return null;
     return h("section", null, h("h3", null, "Recipes"), h("ul", { class: "verdicts" }, found.verdicts.map((verdict) =>
-      h("li", { class: verdict.kept === null ? "" : verdict.kept ? "kept" : "dropped" }, foreign(verdict.name), h("span", { class: "verdict" }, verdict.kept === null ? verdict.reason : verdict.kept ? `keeps it${verdict.times > 1 ? ` ${count(verdict.times)} times` : ""}` : `drops it. ${verdict.reason}`),
+      h("li", { class: verdict.kept === null ? "" : verdict.kept ? "kept" : "dropped" }, who({ name: verdict.name, colour: this.facts.recipes.find((entry) => entry.name === verdict.name)?.colour }), h("span", { class: "verdict" }, verdict.kept === null ? verdict.reason : verdict.kept ? `keeps it${verdict.times > 1 ? ` ${count(verdict.times)} times` : ""}` : `drops it. ${verdict.reason}`),
         verdict.repeats == null ? null : h("button", { type: "button", class: "original", title: "Open the pair that it repeats", click: () => change({ pair: verdict.repeats }) }, face({ row: verdict.repeats, status: "ok" }), ` Pair ${count(verdict.repeats)}`)))));
   }
 
