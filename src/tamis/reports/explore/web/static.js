@@ -131,10 +131,6 @@ function fit(step, candidates, known, names) {
     const numbers = wanted.map((value) => Math.fround(number(value)));
     return { ...told, score, drops: (place) => (Number.isNaN(values[place]) ? -1 : Number(!numbers.includes(values[place]))) };
   }
-  if (kind === "tagged") {
-    const wanted = [settings.tags ?? settings].flat();
-    return { says: `tagged ${wanted.join(" or ")}`, reasons: [`not tagged ${wanted.join(" or ")}`], drops: (place) => Number(!wanted.some((tag) => pairs[place].tags.includes(tag))) };
-  }
   if (["all_of", "any_of", "none_of"].includes(kind)) {
     const found = settings.map((part) => apply(typeof part === "string" ? facts.recipes.find((entry) => entry.name === part).start.select : [part].flat(), names));
     const called = settings.map((part, place) => (typeof part === "string" ? part : found[place].funnel.map((line) => line.step).join(" then ") || "every row"));
@@ -147,21 +143,16 @@ function fit(step, candidates, known, names) {
   throw new Error(`${kind} looks at the whole pool, which is not in this page: use the command`);
 }
 
-/** A step of a given subset that needs the whole pool: it drops the pairs that it dropped there. */
-function asGiven(step, error) {
-  for (const [number, { start }] of given.entries()) {
-    const at = (start.select ?? []).findIndex((other) => same(step, other));
-    const { codes, reasons, funnel } = subsets[number];
-    if (at >= 0) return { says: funnel[at].step, reasons: [`as in the subset ${given[number].name}`], drops: (place) => Number(reasons[codes[place] - 1]?.step === at + 1) };
-  }
-  throw error;
-}
-
-function fitted(...about) {
+/** What a step does; one of a given subset that looks at the whole pool drops the pairs that it dropped there. */
+function fitted(step, ...about) {
   try {
-    return fit(...about);
+    return fit(step, ...about);
   } catch (error) {
-    return asGiven(about[0], error);
+    const number = given.findIndex(({ start }) => start.select?.some((other) => same(step, other)));
+    if (number < 0) throw error;
+    const at = given[number].start.select.findIndex((other) => same(step, other));
+    const { codes, reasons, funnel } = subsets[number];
+    return { says: funnel[at].step, reasons: [`as in the subset ${given[number].name}`], drops: (place) => Number(reasons[codes[place] - 1]?.step === at + 1) };
   }
 }
 
