@@ -16,7 +16,6 @@ from tamis.recipes.recipe import load
 from tamis.reports import traits
 from tamis.reports.context import Context
 from tamis.reports.page import gather, render, write_report
-from tamis.reports.sections import findings
 from tamis.reports.sections.subsets import STRIP
 from tamis.runs import Run
 from tamis.runs.subset import Subset
@@ -33,7 +32,7 @@ def gallery_of(run: Run, subset: Subset) -> Any:
 
 @pytest.fixture(scope="module")
 def forty(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Forty pairs: six in French, four tiny ones, and scores of which two rank alike."""
+    """Forty pairs: six in French, four tiny ones, and scores."""
     rows = np.arange(40)
     columns = {
         "top_language": ["fr" if row < 6 else "en" for row in rows],
@@ -69,8 +68,6 @@ def test_findings_of_the_pool_the_subsets_and_where_two_disagree(forty: Run) -> 
         (4, "with a tiny image", "drop-0-2"),
     ]
     by_clip, by_tmars = (set(np.flatnonzero(each.keep)) for each in subsets[1:])
-    first = said["disagreements"][0]
-    assert (first["both"], first["only_one"]["rows"]) == (len(by_clip & by_tmars), len(by_clip - by_tmars))
     html, text = shown(forty, subsets, "findings")
     assert all(f'href="#{place}"' in html for place in ("drop-0-1", "drop-1-1", "only-1-2"))
     parts = [
@@ -79,12 +76,13 @@ def test_findings_of_the_pool_the_subsets_and_where_two_disagree(forty: Run) -> 
     assert "top 5 is part of top 9, which keeps 4 more." in shown(forty, parts, "findings")[1]
     assert "4 captions (10.0 %) are probably not in English." in text
     assert f"by clip and by tmars disagree on {2 * len(by_clip - by_tmars)}: " in text
+    assert f"only by tmars keeps, {len(by_clip & by_tmars)} both keep." in text
 
 
 def test_sections_with_nothing_to_say_are_left_out(small_run: Run) -> None:
     alone = sections_of(small_run, [])
     assert list(alone) == ["findings", "scores", "pool"]
-    assert [alone["findings"][name] for name in ("pool", "subsets", "disagreements", "alike")] == [[], [], [], []]
+    assert [alone["findings"][name] for name in ("pool", "subsets")] == [[], []]
     assert "4 pairs: all can be read, and the scores show nothing unusual." in shown(small_run, [], "findings")[1]
     assert set(sections_of(small_run, [every(small_run)])) - set(alone) == {"choice", "funnels", "galleries"}
 
@@ -128,7 +126,7 @@ def test_what_is_looked_for_is_what_the_recipes_ask() -> None:
     assert any_of[1][0]["at_most"] == {"score": "words", "value": traits.ENOUGH_WORDS - 1, "missing": "drop"}
 
 
-def test_correlations_are_those_of_ranks_and_similar_signals_are_named(forty: Run, tmp_path: Path) -> None:
+def test_correlations_are_those_of_ranks(forty: Run, tmp_path: Path) -> None:
     said = sections_of(forty, [])["correlation"]
     assert said["names"] == ["english", "words", "shorter_side", "clip", "tmars", "other_language", "characters"]
     assert said["matrix"][3, 3] == pytest.approx(1)
@@ -136,13 +134,8 @@ def test_correlations_are_those_of_ranks_and_similar_signals_are_named(forty: Ru
     pool = write_pool(tmp_path / "pool", shards=1, rows=12)
     run = tamis.score(pool, run=tmp_path / "run", signals=["caption_length", "image_size"], quiet=True)
     sections = sections_of(run, [])
-    assert sections["findings"]["alike"] == []  # words and characters come from one signal
     names, matrix = sections["correlation"]["names"], sections["correlation"]["matrix"]
-    one, two = names.index("words"), names.index("shorter_side")
-    assert matrix[one, names.index("characters")] > 0.9
-    matrix[one, two] = matrix[two, one] = -0.95
-    (alike,) = findings.gather(Context(run, []), {"overlap": None} | sections)["alike"]
-    assert ({alike["one"], alike["two"]}, alike["correlation"]) == ({"words", "shorter_side"}, -0.95)
+    assert matrix[names.index("words"), names.index("characters")] > 0.9
 
 
 def test_every_step_has_its_cut_and_its_pairs(tmp_path: Path) -> None:

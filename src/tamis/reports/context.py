@@ -107,7 +107,7 @@ class Context:
     """A run, subsets of it, and data of both that is read on first use.
 
     `names` has the page's name of each subset, `keeps` its mask. `title`: of the page; "" for the run's name.
-    `chosen`: label or recipe of the subset to decide about; None for the first. `incomplete`: scores that some shards
+    `named`: label or recipe of the subset to decide about; None for the first. `incomplete`: scores that some shards
     lack, with the number of shards that have them; the page leaves them out. `painter` is set by the section that shows
     painted images. `budget` limits the images of the page.
     """
@@ -115,8 +115,7 @@ class Context:
     def __init__(
         self, run: Run, subsets: Sequence[Subset], *, title: str = "", chosen: str | None = None, budget: int = BUDGET
     ) -> None:
-        self.run, self.subsets, self.title, self._chosen = run, tuple(subsets), title, chosen
-        self.was_named = chosen is not None
+        self.run, self.subsets, self.title, self.named = run, tuple(subsets), title, chosen
         self.rows, self.names = len(run), names_of(subsets)
         self.keeps: tuple[Mask, ...] = tuple(subset.keep for subset in subsets)
         shards = set(run.shards)
@@ -159,9 +158,9 @@ class Context:
         """(rows,) numbers, in whose order random pairs are drawn."""
         return random_order(self.table, _SEED)
 
-    def order_of(self, *section: object) -> U64:
-        """Returns the numbers in whose order the pairs of a section are drawn: see `salted`."""
-        return salted(self.order, *section)
+    def draw(self, n: int, among: Mask, *section: object) -> list[int]:
+        """Returns n rows of a mask, in a random order of the section's own."""
+        return [int(row) for row in first_by(salted(self.order, *section), n, among)]
 
     @cached_property
     def chosen(self) -> int | None:
@@ -169,19 +168,18 @@ class Context:
 
         Raises RunError for an unknown name.
         """
-        known = {name: place for place, subset in reversed([*enumerate(self.subsets)]) for name in (subset.name,)}
+        known = {subset.name: place for place, subset in reversed([*enumerate(self.subsets)])}
         known |= {name["label"]: name["place"] for name in self.names}
-        if self._chosen is not None and self._chosen not in known:
-            raise RunError(unknown_message("subset", self._chosen, known))
-        if not self.subsets or (self.run.path / "look.json").is_file():
-            return None
-        return 0 if self._chosen is None else known[self._chosen]
+        if self.named is not None and self.named not in known:
+            raise RunError(unknown_message("subset", self.named, known))
+        decided = bool(self.subsets) and not (self.run.path / "look.json").is_file()
+        return known.get(self.named or "", 0) if decided else None
 
     @cached_property
     def judging(self) -> Sequence[Facts]:
         """The names of the subsets whose recipe looks at pairs: not of random ones, and not of the whole pool."""
-        looks = [bool(subset.reads) or "select" not in subset.recipe for subset in self.subsets]
-        return [name for name, does in zip(self.names, looks, strict=True) if does]
+        both = zip(self.names, self.subsets, strict=True)
+        return [name for name, subset in both if subset.reads or "select" not in subset.recipe]
 
     @cached_property
     def sample(self) -> Rows:

@@ -133,7 +133,7 @@ def gather(context: Context) -> Facts:
     sections = {
         "choice": found["choice"],
         "mosaic": found["mosaic"],
-        FINDINGS: findings.gather(context, found),
+        FINDINGS: findings.gather(context),
         **found,
     }
     context.read_pairs()

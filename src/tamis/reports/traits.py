@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -20,10 +20,11 @@ from tamis.pools.open import splits_of
 from tamis.recipes.names import shipped_names
 from tamis.recipes.recipe import Recipe, load
 from tamis.recipes.steps import Distinct
-from tamis.recipes.steps.outcome import Blockwise, Rule, Step
+from tamis.recipes.steps.outcome import run_steps
 from tamis.reports.context import Context
 from tamis.reports.formats import share
 from tamis.reports.page_pairs import Group, current_groups, first_of_each
+from tamis.runs.reasons import blocks
 
 #: Number of pairs shown per finding.
 SHOWN = 8
@@ -288,35 +289,35 @@ class Findings:
     @cached_property
     def every(self) -> list[Finding]:
         """All findings that pairs of the run have, the most harmful first, then those of the most pairs."""
-        judges = self._judges
-        droppers = {ident: list(self._droppers(ident)) for ident in judges}
-        read = [*judges.values(), *(each[1:] for of in droppers.values() for each in of)]
-        columns = dict.fromkeys(name for names, _ in read for name in names)
+        judges, recipes = self._judges, self._recipes
+        reads = {ident: {*TRAITS[ident].columns, *TRAITS[ident].optional} for ident in judges}
+        linked = {ident: [name for name, (columns, _) in recipes.items() if columns & reads[ident]] for ident in judges}
 
         def masks(span: slice, values: Mapping[str, Any]) -> dict[tuple[str, str], Mask]:
-            found = {}
-            for ident, (_, judge) in judges.items():
-                found[ident, ""] = held = judge(span, values)
-                found |= {(ident, recipe): held & drops(span, values) for recipe, _, drops in droppers[ident]}
-            return found
+            held = {ident: judge(span, values) for ident, (_, judge) in judges.items()}
+            dropped = {(ident, name): held[ident] & ~recipes[name][1][span] for ident in held for name in linked[ident]}
+            return dropped | {(ident, ""): mask for ident, mask in held.items()}
 
+        columns = dict.fromkeys(name for names, _ in judges.values() for name in names)
         found = first_of_each(self._context.table, list(columns), masks, self._context.order, SHOWN)
         members = [row for group in self.groups for row in group["rows"][:2]]
-        return sorted(
-            (
-                Finding(
-                    ident=ident,
-                    sentence=TRAITS[ident].sentence(rows, len(self._run)),
-                    drops=self._in_words(ident, rows, {name: found[ident, name][0] for name, _, _ in droppers[ident]}),
-                    rows=rows,
-                    first=members[:SHOWN] if ident == "copies" and members else first,
-                    column=self._shown_column(ident),
-                )
-                for (ident, recipe), (rows, first) in found.items()
-                if rows and not recipe
-            ),
-            key=lambda each: (TRAITS[each.ident].harm, -each.rows, each.ident),
-        )
+        shown = {
+            ident: self._context.shown([self._columns.get(name, name) for name in TRAITS[ident].columns[:1]])
+            for ident in judges
+        }
+        findings = [
+            Finding(
+                ident=ident,
+                sentence=TRAITS[ident].sentence(rows, len(self._run)),
+                drops=self._in_words(ident, rows, {name: found[ident, name][0] for name in linked[ident]}),
+                rows=rows,
+                first=members[:SHOWN] if ident == "copies" and members else first,
+                column=next(iter(shown[ident]), None),
+            )
+            for (ident, recipe), (rows, first) in found.items()
+            if rows and not recipe
+        ]
+        return sorted(findings, key=lambda each: (TRAITS[each.ident].harm, -each.rows, each.ident))
 
     @cached_property
     def groups(self) -> Sequence[Group]:
@@ -328,10 +329,6 @@ class Findings:
         columns, judge = self._judges[ident]
         found = self._context.table.map(columns, lambda span, values: np.flatnonzero(judge(span, values)) + span.start)
         return np.concatenate([np.empty(0, np.int64), *found])
-
-    def _shown_column(self, ident: str) -> str | None:
-        column = self._columns.get(next(iter(TRAITS[ident].columns), ""))
-        return column if column in self._context.numbers or column in self._context.words else None
 
     @cached_property
     def _judges(self) -> Mapping[str, tuple[Sequence[str], _Judge]]:
@@ -351,25 +348,19 @@ class Findings:
 
     @cached_property
     def _repeats(self) -> tuple[Mask | None, Sequence[Group]]:
-        """The rows that repeat another, by a recipe that saw all, else by `distinct`; and groups of `distinct`."""
-        seen = [
-            line["before"]
-            for each in self._context.subsets
-            for line in each.funnel
-            if _REPEATS in line.get("dropped", ())
-        ]
+        """The rows that repeat another, and groups of them: by `distinct`, in a large pool by the subsets' recipes."""
         hashes = {label for label, group in self._run.scores.items() if group.facts["name"] == "image_hash"}
         step = Distinct(best="image_bytes", missing="drop")
         complete = hashes and not hashes & set(self._context.incomplete) and step.reads <= set(self._run.columns)
-        if complete and len(self._run) <= _POOL and len(self._run) not in seen:
-            try:
-                found = step.select(self._run.table())
-            except RecipeError:  # hashes of another kind
-                return None, ()
-            codes = [code for code, reason in enumerate(found.reasons, start=1) if reason.text == _REPEATS]
-            groups = current_groups(found.facts.get("largest_groups", ()), self._context.table)
-            return np.isin(found.dropped_by, codes), groups
-        return self._dropped_for(_REPEATS), ()
+        if not complete or len(self._run) > _POOL:
+            return self._dropped_for(_REPEATS), ()
+        try:
+            found = step.select(self._run.table())
+        except RecipeError:  # hashes of another kind
+            return None, ()
+        codes = [code for code, reason in enumerate(found.reasons, start=1) if reason.text == _REPEATS]
+        groups = current_groups(found.facts.get("largest_groups", ()), self._context.table)
+        return np.isin(found.dropped_by, codes), groups
 
     def _dropped_for(self, begins: str) -> Mask | None:
         """Returns the rows that subsets drop for a reason that begins so; None if no recipe has such a reason."""
@@ -383,14 +374,16 @@ class Findings:
 
     def _exact(self) -> Mask:
         """Returns the rows whose image has the same bytes as one that comes before it in the random order."""
-        hashes = [
-            self._run.index(shard, ["image_xxh3"]).column(0).fill_null(0).to_numpy() for shard in self._run.shards
-        ]
-        of_row = np.concatenate([np.empty(0, np.uint64), *hashes])
-        order = np.lexsort((self._context.order, of_row))
-        again = (of_row[order[1:]] == of_row[order[:-1]]) & (of_row[order[1:]] != 0)
+        index = (self._run.index(shard, ["image_xxh3"]).column(0) for shard in self._run.shards)
+        of_row = np.concatenate([np.empty(0, np.uint64), *(hashes.fill_null(0).to_numpy() for hashes in index)])
+        ordered = np.sort(of_row)
+        several = np.unique(ordered[1:][(ordered[1:] == ordered[:-1]) & (ordered[1:] > 0)])
+        rows = np.concatenate([np.empty(0, np.int64), *(
+            np.flatnonzero(np.isin(of_row[span], several)) + span.start for span in blocks(of_row.size)
+        )])  # fmt: skip
+        rows = rows[np.lexsort((self._context.order[rows], of_row[rows]))]
         found = np.zeros(of_row.size, bool)
-        found[order[1:][again]] = True
+        found[rows[1:][of_row[rows[1:]] == of_row[rows[:-1]]]] = True
         return found
 
     def _of_other_splits(self) -> Mask | None:
@@ -401,30 +394,27 @@ class Findings:
         if pool.kind == "folder":
             keys = [self._run.index(shard, ["key"]).column(0).to_pylist() for shard in self._run.shards]
             return np.isin(splits_of(list(chain.from_iterable(keys)), by_folder=True), EVALUATION)
-        urls = {shard.name: shard.url for shard in pool.shards}
-        of_shard = np.isin(splits_of([urls[shard] for shard in self._run.shards]), EVALUATION)
+        of_shard = np.isin(splits_of([self._run.urls[shard] for shard in self._run.shards]), EVALUATION)
         return np.repeat(of_shard, self._run.sizes)
 
-    def _droppers(self, ident: str) -> Iterator[tuple[str, Sequence[str], _Judge]]:
-        """Yields recipes that look at a trait, with columns and which rows they drop: the subsets', then shipped ones.
+    @cached_property
+    def _recipes(self) -> Mapping[str, tuple[set[str], Mask]]:
+        """The columns that recipes read and the rows they keep, by name: the subsets', then shipped ones.
 
-        Of shipped ones only steps count that read a column of the trait and judge each row by itself.
+        Shipped ones count by the steps that judge each row alone, and only if these read what no other does.
         """
-        reads = {*TRAITS[ident].columns, *TRAITS[ident].optional}
+        found, known = {}, {name for column, name in self._columns.items() if name == column}
         for name, subset, keep in zip(self._context.names, self._context.subsets, self._context.keeps, strict=True):
-            if reads & {self._run.columns[column][0] for column in subset.reads if column in self._run.columns}:
-                yield name["label"], (), functools.partial(_of_block, ~keep)
-        known = {name for column, name in self._columns.items() if name == column}
-        looked_at: list[list[Step]] = []
+            own = {self._run.columns[column][0] for column in subset.reads if column in self._run.columns}
+            found[name["label"]] = own, keep
+        covered: set[str] = set()
         for recipe in sorted(_shipped(), key=lambda each: not known >= set(each.reads)):
-            steps = [
-                step for step in recipe.steps if _is_pointwise(step) and reads & step.reads and step.reads <= known
-            ]
-            if steps and steps not in looked_at:
-                looked_at.append(steps)
-                fitted = [step.fit(self._run.table()) for step in steps if isinstance(step, Blockwise)]
-                rules = [rule for rule in fitted if isinstance(rule, Rule)]
-                yield recipe.name, [name for rule in rules for name in rule.columns], functools.partial(_drops, rules)
+            steps = [step for step in recipe.steps if getattr(step, "pointwise", False) and step.reads <= known]
+            reads = {name for step in steps for name in step.reads}
+            if reads - covered and recipe.name not in found:
+                found[recipe.name] = reads, run_steps(self._run.table(), steps).keep
+            covered |= reads
+        return found
 
     def _in_words(self, ident: str, rows: int, dropped: Mapping[str, int]) -> str:
         """Returns which recipe drops the rows of a finding; `dropped`: how many of them, by recipe."""
@@ -443,16 +433,6 @@ class Findings:
 @functools.cache
 def _shipped() -> Sequence[Recipe]:
     return [load(name) for name in shipped_names()]
-
-
-def _is_pointwise(step: Step) -> bool:
-    return getattr(step, "pointwise", False) and isinstance(step, Blockwise) and not hasattr(step, "parts")
-
-
-def _drops(rules: Sequence[Rule], span: slice, values: Mapping[str, Any]) -> Mask:
-    everyone = np.ones(span.stop - span.start, bool)
-    found: Mask = np.logical_or.reduce([rule.decide(span, dict(values), everyone) > 0 for rule in rules])
-    return found
 
 
 def _holds(trait: Callable[..., Mask], names: Sequence[str], span: slice, values: Mapping[str, Any]) -> Mask:

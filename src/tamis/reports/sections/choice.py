@@ -7,7 +7,6 @@ from collections import Counter
 from tamis.core.files.checked import read_lines
 from tamis.reports.context import Context, Facts
 from tamis.reports.formats import in_words
-from tamis.reports.page_pairs import first_by
 from tamis.reports.sections import bench
 from tamis.reports.sections.findings import drops
 
@@ -25,13 +24,13 @@ def gather(context: Context) -> Facts | None:
     if place is None:
         return None
     subset, verdict, keep = context.names[place], context.verdicts[place], context.keeps[place]
-    order, others = context.order_of("choice", subset["label"]), len(context.subsets) - 1
-    kept, dropped = (first_by(order, _PAIRS, side).tolist() for side in (keep, ~keep))
+    others = len(context.subsets) - 1
+    kept, dropped = (context.draw(_PAIRS, side, "choice", subset["label"]) for side in (keep, ~keep))
     codes = [0 if verdict.dropped_by is None else int(verdict.dropped_by[row : row + 1][0]) for row in dropped]
     return {
         "subset": subset,
         "rows": context.rows,
-        "how": "named" if context.was_named else "first" if others else "only",
+        "how": "named" if context.named is not None else "first" if others else "only",
         "kept": [context.pair(row) for row in kept],
         "dropped": [context.pair(row) for row in dropped],
         "why": [in_words(verdict.why[code - 1].text) if code else "" for code in codes],

@@ -13,7 +13,7 @@ from tamis.core.errors import RunError
 from tamis.core.math.texts import trigram_diversity
 from tamis.reports.context import GALLERIES, Context, Facts
 from tamis.reports.formats import number
-from tamis.reports.page_pairs import first_by, nearest_to_cut
+from tamis.reports.page_pairs import first_by, nearest_to_cut, salted
 from tamis.runs.audit import Group, audit
 from tamis.runs.expression import parse
 from tamis.runs.makers import models_in_words
@@ -124,10 +124,10 @@ def _gallery(context: Context, position: int) -> Facts:
     return {
         "subset": context.names[position],
         "steps": steps,
-        "kept": [_shown_pair(context, row) for row in first_by(context.order_of("kept", label), STRIP, keep).tolist()],
+        "kept": [_shown_pair(context, row) for row in context.draw(STRIP, keep, "kept", label)],
         "dropped": [
             _shown_pair(context, row, why=verdict.reason_of(row))
-            for row in first_by(context.order_of("dropped", label), STRIP, ~keep).tolist()
+            for row in context.draw(STRIP, ~keep, "dropped", label)
         ],
         "columns": context.shown([name for name in subset.reads if name in context.run.columns]),
     }
@@ -148,9 +148,7 @@ def _reason_gallery(context: Context, position: int, code: int) -> Facts:
     step = funnel[reason.step - 1] if reason.step is not None and reason.step <= len(funnel) else {}
     grouped = position in context.groups and bool((step.get("facts") or {}).get("largest_groups"))
     repeats = bool(rows) and not lines and grouped
-    random = (
-        first_by(context.order_of(position, code), STRIP, fell).tolist() if rows and not lines and not repeats else []
-    )
+    random = context.draw(STRIP, fell, position, code) if rows and not lines and not repeats else []
     return {
         "code": code,
         "reason": reason.text,
@@ -167,7 +165,7 @@ def _cut(context: Context, position: int, cut: Cut, fell: Mask) -> Facts | None:
     values = context.values(cut.score, names)
     if values is None:
         return None
-    order = context.order_of(position, cut.code, cut.score)
+    order = salted(context.order, position, cut.code, cut.score)
     kept, dropped = nearest_to_cut(order, values, cut, context.keeps[position], fell, STRIP)
     columns = [name for name in (names.get(name, name) for name in sorted(parse(cut.score).columns)) if name in known]
     beside = [
@@ -210,7 +208,7 @@ def overlap(context: Context) -> Facts | None:
 def _only(context: Context, keeps: Facts, drops: Facts, shown: int) -> Facts:
     one, two = keeps["place"], drops["place"]
     among = context.keeps[one] & ~context.keeps[two]
-    rows = first_by(context.order_of(keeps["label"], drops["label"]), shown, among).tolist()
+    rows = context.draw(shown, among, keeps["label"], drops["label"])
     return {
         "keeps": keeps,
         "drops": drops,
