@@ -1,5 +1,6 @@
 """A run of good, repeated, broken and hostile pairs, and the page that shows it."""
 
+import io
 import json
 import shutil
 from collections.abc import Iterator
@@ -10,7 +11,8 @@ import numpy as np
 import pytest
 from explored_page import HOSTILE, Page, served
 from explored_tab import new_tab
-from factories import pair, uids_in, write_pool, write_tar
+from factories import image_bytes, pair, uids_in, write_pool, write_tar
+from PIL import Image
 
 import tamis
 from tamis.runs import manifest, parts
@@ -64,6 +66,22 @@ def run_folder(mixed_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 def page(run_folder: Path) -> Iterator[Page]:
     with served(run_folder) as page:
         yield page
+
+
+@pytest.fixture(scope="module")
+def copied_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of 24 pairs: of image 0 there are six versions (rows 0 to 5), of image 1 three (rows 6 to 8)."""
+    folder = tmp_path_factory.mktemp("copied")
+    samples = []
+    for row in range(24):
+        image = 0 if row < 6 else 1 if row < 9 else row
+        pixels = Image.open(io.BytesIO(image_bytes(image, (240, 160)))).resize((240 + 16 * (row % 6), 160))
+        out = io.BytesIO()
+        pixels.save(out, "JPEG", quality=95 - 15 * (row % 6))
+        samples.append((f"{row:05d}", {**pair(row), "jpg": out.getvalue()}))
+    write_tar(folder / "pool" / "00000.tar", samples[:10])
+    write_tar(folder / "pool" / "00001.tar", samples[10:])
+    return tamis.score(folder / "pool", run=folder / "run", signals=["caption_length", "image_hash"], quiet=True).path
 
 
 @pytest.fixture(scope="session")

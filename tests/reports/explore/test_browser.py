@@ -426,7 +426,7 @@ def test_axe_finds_nothing_wrong_in_any_view(browser: Any, page: Page, scheme: A
         ".column .card": {**cut, "view": "disagree", "compared": ["@", "no-filter"]},
         ".region": {**cut, "view": "disagree", "compared": ["@", "no-filter", "distinct"], "region": [1, 1, 1]},
         "canvas.map": {**cut, "view": "map"},
-        "section.copies": {**cut, "view": "copies"},
+        "section.copies": {"recipe": {"name": "one", "select": [{"distinct": {"missing": "drop"}}]}, "view": "copies"},
         "button.reason": {**cut, "view": "rejects"},
         "dialog[open] .right": {**cut, "pair": 3},
         ".heat canvas": {**cut, "heat": ["words", "characters"]},

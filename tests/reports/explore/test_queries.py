@@ -20,7 +20,7 @@ from tamis.reports.explore import cached_run
 from tamis.reports.explore import image_cache as image_module
 from tamis.reports.explore.cached_run import CachedRun, View
 from tamis.reports.explore.image_cache import Images, NoImage
-from tamis.reports.explore.pages import copies, pair_facts
+from tamis.reports.explore.pages import pair_facts
 from tamis.reports.explore.queries import Explorer, as_yaml
 from tamis.reports.formats import names_of
 from tamis.reports.page_pairs import random_order, scramble_uids
@@ -284,18 +284,6 @@ def test_words_are_counted_as_python_would() -> None:
         assert sorted(words) == sorted(word for word in pool if part.lower() in word.lower())
         among = cached_run.count_words_among(table, "word", found["word"], keep)
         assert among.tolist() == [kept[word] for word in words]
-
-
-def test_a_copy_is_shown_with_the_pair_that_stays(explorer: Explorer) -> None:
-    found = copies(explorer, RECIPES[1])
-    assert found["usual"]
-    (group,) = [group for group in found["shown"] if {11, 12} <= {member["row"] for member in group["members"]}]
-    assert [member["bits"] for member in group["members"]] == [0, 0]
-    keep = explorer.choose(RECIPES[3]).keep
-    assert [bool(keep[member["row"]]) for member in group["members"]] == [True, False]
-    original, copy = (member["row"] for member in group["members"])
-    assert [card["repeats"] for card in explorer.cards([original, copy], RECIPES[3], [])] == [None, original]
-    assert pair_facts(explorer, copy, [("distinct", RECIPES[3])])["verdicts"][0]["repeats"] == original
 
 
 def test_a_pairs_panel_shows_all(explorer: Explorer) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -40,11 +39,15 @@ _SIDES = ("width", "height")
 
 @dataclass(frozen=True)
 class Looked:
-    """What `distinct` reads: words (rows, m) and thumbnails; (n,) the rows to compare, the best first; rows without."""
+    """What `distinct` reads: hashes (rows, m), thumbnails; the n rows to compare, the best first; rows without values.
 
-    words: Sequence[NDArray[Any]]
+    `first`: (n,) for each row of the order the index of the first row with identical strings.
+    """
+
+    hashes: U64
     images: Thumbnails
     order: Rows
+    first: Rows
     missing: Mask
 
 
@@ -158,26 +161,26 @@ class Distinct(ReadsColumns):
             keys.append(~preferred[order])
         missing &= candidates
         check_missing(self, missing, candidates, self._what)
-        return Looked(words, images, order[np.lexsort(keys)], missing)
+        order = order[np.lexsort(keys)]
+        before = equal_before(_digests(words, order))
+        return Looked(hashes, images, order, np.where(before < 0, np.arange(order.size), before), missing)
 
     def heads(self, looked: Looked) -> Rows:
         """Returns for each row of the order, best first, the index of its representative in it."""
-        words, images, order = looked.words, looked.images, looked.order
+        hashes, order, heads = looked.hashes, looked.order, np.arange(looked.order.size)
         # Only the first of several rows with identical strings is compared with others.
-        before, heads = equal_before(_digests(words, order)), np.arange(order.size)
-        first = np.where(before < 0, heads, before)
-        shaped = np.flatnonzero((before < 0) & (words[0][order, 0] != 0))  # a flat image only repeats identical ones
+        shaped = np.flatnonzero((looked.first == heads) & (hashes[order, 0] != 0))  # flat images repeat identical ones
         rows = order[shaped]
 
         def same(left: Rows, right: Rows) -> Mask:
             found = np.ones(left.size, bool)
             for start in range(0, left.size, _CHUNK):
                 some = slice(start, start + _CHUNK)
-                found[some] = self._same(images.of(rows[left[some]]), images.of(rows[right[some]]))
+                found[some] = self._same(*(looked.images.of(rows[side[some]]) for side in (left, right)))
             return found
 
-        heads[shaped] = shaped[leaders(words[0][rows], self.distance, same)]
-        return heads[first]
+        heads[shaped] = shaped[leaders(hashes[rows], self.distance, same)]
+        return heads[looked.first]
 
     def _same(self, left: Thumbnails, right: Thumbnails) -> Mask:
         """Returns which pairs of images agree as thumbnails."""
@@ -187,7 +190,7 @@ class Distinct(ReadsColumns):
         return np.asarray(near.all(axis=1))
 
 
-def _digests(words: Sequence[NDArray[Any]], order: Rows) -> U64:
+def _digests(words: list[NDArray[Any]], order: Rows) -> U64:
     """Returns a digest of 128 bits of each row's words, in the order: (n, 2)."""
     found = np.empty((order.size, 2), np.uint64)
     for start in range(0, order.size, _CHUNK):

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from tamis.core.errors import RecipeError, TamisError
 from tamis.reports.distributions import whole_column
 from tamis.reports.explore.cached_run import View
+from tamis.reports.explore.copies import Copies
 from tamis.reports.explore.image_cache import LARGE, Images, NoImage
 from tamis.reports.explore.queries import Explorer
 from tamis.reports.page_pairs import encode, no_images, read_pairs
@@ -24,9 +25,6 @@ log = logging.getLogger(__name__)
 #: Limits of a pair's panel: characters of a text, lines of a stored text, neighbours.
 _TEXT, _LINES, _NEIGHBOURS = 20_000, 40, 8
 
-#: The recipe that finds groups of repeated images if the recipe on the page has no step for it.
-USUAL: Mapping[str, Any] = {"name": "copies", "select": [{"distinct": {"missing": "drop"}}]}
-
 #: Maximum number of pairs in one answer for the grid.
 _MOST = 240
 
@@ -36,6 +34,7 @@ class Pages:
 
     def __init__(self, explorer: Explorer, images: Images) -> None:
         self.explorer, self.images, self.close = explorer, images, images.close
+        self.copies = Copies(explorer)
         self.rows = len(explorer.run)
         self.answers: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
             "facts": lambda asked: explorer.facts(),
@@ -55,7 +54,7 @@ class Pages:
             "colours": self._colours,
             "names": lambda asked: explorer.map_names(str(asked["map"])),
             "card": self._card,
-            "copies": lambda asked: copies(explorer, _recipe(asked["recipe"])),
+            "copies": self._copies,
             "warm": lambda asked: Thread(target=explorer.near.warm, daemon=True).start(),
             "findings": lambda asked: explorer.found(),
             "progress": lambda asked: None,  # nothing measures this run
@@ -75,14 +74,24 @@ class Pages:
         if asked.get("numbers"):
             return {"rows": rows[start : start + many].tolist()}
         here = rows[start : start + min(_MOST, many)].tolist()
-        self.images.read_soon(here)
         cards = self.explorer.cards(here, recipe, _names(asked.get("columns", [])))
+        self.images.read_soon([*here, *(card["repeats"] for card in cards if card["repeats"] is not None)])
         sides = self.explorer.sides(rows, recipe) if view.sort == "cut" else None
         return {"total": total, "listed": int(rows.size), "start": start, "cards": cards, "sides": sides}
 
+    def _copies(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        start, many = max(0, int(asked.get("start", 0))), min(_MOST, max(0, int(asked.get("count", 24))))
+        found = self.copies.page(_recipe(asked["recipe"]), _distance(asked), start, many)
+        self.images.read_soon([member["row"] for group in found["shown"] for member in group["members"]])
+        return found
+
     def _tag(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """Changes the tags of the given `rows`, or of all rows of a view."""
-        if "rows" in asked:
+        """Changes the tags of the given `rows`, of all copies in a `group`, or of all rows of a view."""
+        if "group" in asked:
+            rows = self.copies.members(
+                _recipe(asked["recipe"]), _distance(asked), self.explorer.check_row(asked["group"])
+            )
+        elif "rows" in asked:
             rows = np.array([self.explorer.check_row(row) for row in asked["rows"]], np.int64)
         else:
             unlimited = _view({**asked, "view": {**asked.get("view", {}), "sort": "row"}})
@@ -142,6 +151,10 @@ def _recipe(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise RecipeError(f"expected a recipe, got a {type(value).__name__}")
     return value
+
+
+def _distance(asked: Mapping[str, Any]) -> int | None:
+    return None if asked.get("distance") is None else int(asked["distance"])
 
 
 def _recipes(value: Any) -> Sequence[Mapping[str, Any]]:
@@ -240,44 +253,3 @@ def _url(explorer: Explorer, row: int) -> str | None:
     except (TamisError, ValueError, RecursionError) as error:
         log.info("the json of row %d cannot be read: %s", row, error)
     return None
-
-
-def copies(explorer: Explorer, recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the largest groups of repeated images that a recipe finds, each with the kept pair first.
-
-    If the recipe has no step for it and the run has image hashes, `distinct` finds the groups.
-    """
-
-    def steps(recipe: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-        return [line for line in explorer.choose(recipe).funnel if "groups" in (line.get("facts") or {})]
-
-    hashed = ["image_hash"] if "image_hash" in explorer.run.columns else []
-    lines = steps(recipe)
-    usual = not lines and bool(hashed)
-    if usual:
-        lines = steps(USUAL)
-    groups = [(line["step"], group) for line in lines for group in line["facts"]["largest_groups"]]
-    pairs = read_pairs(explorer.run, {row for _, group in groups for row in group["rows"]}, [], hashed)
-    shown = []
-    for step, group in groups:
-        members = [pairs[int(row)] for row in group["rows"]]
-        hashes = [pair.words.get("image_hash") for pair in members]
-        entries = [
-            {"row": pair.row, "caption": (pair.caption or "")[:300], "status": pair.status, "key": pair.key,
-             "bits": differing_bits(hashes[0], own)}
-            for pair, own in zip(members, hashes, strict=True)
-        ]  # fmt: skip
-        shown.append({"step": step, "size": group["size"], "members": entries})
-    total = sum(int(line["facts"]["groups"]) for line in lines)
-    return {"usual": usual, "groups": total, "shown": shown, "step": lines[0]["step"] if lines else ""}
-
-
-def differing_bits(keeper: str | None, other: str | None) -> int | None:
-    """Returns the smallest distance in bits between one image's first hash and a hash of the other; None without."""
-    if keeper is None or other is None:
-        return None
-    return min(
-        (int(one.split()[0], 16) ^ int(word, 16)).bit_count()
-        for one, two in ((keeper, other), (other, keeper))
-        for word in two.split()
-    )

@@ -94,7 +94,7 @@ export class Grid {
   lay(anew = false) {
     const width = this.box.clientWidth;
     if (!width) return;
-    const { size } = now();
+    const size = this.scroller && now().size === "small" ? "medium" : now().size; // columns show reasons, small cards none
     const least = width < 480 ? CARD[size] * 0.8 : CARD[size];
     const split = this.sides ? SPLIT : 0;
     let across = Math.max(1, Math.floor((width - split + GAP) / (least + GAP)));

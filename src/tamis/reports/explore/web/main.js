@@ -10,7 +10,8 @@ import { PairPanel } from "./pair.js";
 import { TagBar } from "./tags.js";
 import { MapView } from "./map.js";
 import { Columns } from "./compare.js";
-import { copies, disagree, findings, rejects } from "./views.js";
+import { CopiesView } from "./copies.js";
+import { disagree, findings, rejects } from "./views.js";
 import { follow, measured } from "./measure.js";
 
 const VIEWS = { grid: "Grid", findings: "Findings", disagree: "Disagree", map: "Map", copies: "Copies", rejects: "Rejects" };
@@ -35,7 +36,7 @@ function showKeys() {
 let facts;
 let found = null; // what the server said of the recipe
 let chips, recipe, scores, controls, panel, map, tags;
-let pairs, sides; // the grid of most views, and those of a comparison of two recipes
+let copies, pairs, sides; // the grid of most views, and those of a comparison of two recipes
 let grid; // the one of them that keys and tags act on
 const parts = {}; // of the main pane
 
@@ -133,7 +134,7 @@ async function drawView() {
   try {
     if (now().view === "disagree") await disagree(parts.above, facts, compared, sides);
     else if (now().view === "map") await (map ??= new MapView(facts, compared, columns)).draw(parts.above);
-    else if (now().view === "copies") await copies(parts.above, facts);
+    else if (now().view === "copies") await copies.draw(parts.above);
     else if (now().view === "findings") await findings(parts.above);
     else if (now().view === "rejects") rejects(parts.above, facts, found);
     else fill(parts.above);
@@ -290,6 +291,7 @@ async function start() {
   grid = pairs = new Grid(question);
   controls = new Controls(facts);
   tags = new TagBar(facts, grid, tag, untag);
+  copies = new CopiesView(facts, retag);
   sides = new Columns(question, compared, use);
   for (const each of sides.grids) each.selected = pairs.selected;
   panel = new PairPanel(place("pair"), facts, () => [["the recipe on the left", active()], ...facts.recipes.filter((entry) => entry.from === "subset" || now().compared.includes(entry.name)).map((entry) => [entry.name, entry.recipe])], tag, (by) => grid.move(by));

@@ -1,9 +1,8 @@
-// The other views: disagreements of recipes, copies, rejects.
+// The other views: disagreements of recipes, rejects.
 
 import { h, fill, foreign, count, copy, percent, need, who } from "./dom.js";
 import { ask } from "./ask.js";
-import { now, change, active, comparable, isEmpty, regionOf } from "./state.js";
-import { face } from "./grid.js";
+import { now, change, comparable, isEmpty, regionOf } from "./state.js";
 
 /** Recipes side by side: two as three columns, more as a bar per combination of their verdicts, as in an UpSet plot. */
 export async function disagree(place, facts, compared, columns) {
@@ -89,23 +88,4 @@ export function rejects(place, facts, found) {
         const on = state.words.some(([name, word]) => name === "status" && word === status);
         return line(status.replaceAll("_", " "), rows, on, () => change({ words: on ? [] : [["status", status]], reason: 0, show: on ? "dropped" : "all" }));
       })) : null);
-}
-
-/** Repeated images: the kept pair next to its copies. */
-export async function copies(place, facts) {
-  fill(place, h("p", { class: "quiet" }, "Looking for copies …"));
-  const found = await ask("copies", { recipe: active() });
-  if (!found.shown.length) {
-    fill(place, found.step || found.usual ? h("p", { class: "quiet" }, "No image repeats another.") : need("The recipe has no step that looks for repeats, and the run has no hashes of images.", facts.commands.hashes));
-    return;
-  }
-  fill(place,
-    h("p", { class: "told" }, `${count(found.groups)} ${found.groups === 1 ? "group" : "groups"} of repeated images${found.groups > found.shown.length ? `, the largest ${count(found.shown.length)} are shown` : ""}. `,
-      found.usual ? ["The recipe on the left has no step that looks for them: this is what ", h("code", null, "distinct"), " would drop."] : foreign(found.step)),
-    found.shown.map((group) => h("section", { class: "copies" },
-      h("h3", null, `${count(group.size)} pairs, one stays`),
-      h("div", { class: "row" }, group.members.map((member, number) => h("button", { type: "button", class: `card still ${number ? "dropped" : "kept"}`, click: () => change({ pair: member.row }) },
-        face(member), h("span", { class: "caption" }, foreign(member.caption || "no caption")),
-        h("span", { class: "foot" }, h("span", { class: "verdict" }, number ? "repeats it" : "stays"),
-          number && member.bits !== null ? h("span", { class: "score" }, `${member.bits} of 64 bits differ`) : null)))))));
 }
