@@ -108,7 +108,7 @@ class Copies:
         """Computes the distances of the slider while the page is looked at."""
         for distance in DISTANCES:
             time.sleep(0.02)  # a request that waits goes first
-            with suppress(TamisError, OSError):  # a request for it says what is wrong
+            with suppress(TamisError, OSError, RuntimeError):  # a request says what is wrong; or Python ends
                 if recipe == self._newest:
                     self._at(recipe, distance)
 

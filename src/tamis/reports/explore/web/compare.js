@@ -1,6 +1,6 @@
 // Two recipes as three columns: what only the first keeps, what both keep, what only the second keeps.
 
-import { h, fill, foreign, count } from "./dom.js";
+import { h, fill, count, who } from "./dom.js";
 import { change } from "./state.js";
 import { Grid } from "./grid.js";
 
@@ -24,9 +24,9 @@ export class Columns {
       this.grids.map((grid, number) => h("section", { class: "column" }, this.heads[number], grid.told, grid.scroller)));
   }
 
-  /** Shows the names of the two recipes, and how many pairs neither keeps, from an answer to `regions`. */
-  draw(place, above, names, found) {
-    const only = (number) => ["Only ", foreign(names[number]), h("small", null, ", dropped by ", foreign(names[1 - number]))];
+  /** Shows the names and colours of the two recipes, and how many pairs neither keeps, from an answer to `regions`. */
+  draw(place, above, recipes, found) {
+    const only = (number) => ["Only ", who(recipes[number]), h("small", null, ", dropped by ", who(recipes[1 - number]))];
     [only(0), "Both", only(1)].forEach((name, number) => fill(this.heads[number], name));
     const neither = found.regions.find((region) => !region.pattern.includes(1))?.rows ?? 0;
     fill(place, above, h("p", { class: "told" }, `${count(neither)} ${neither === 1 ? "pair is" : "pairs are"} dropped by both. `,

@@ -32,7 +32,7 @@ export async function disagree(place, facts, compared, columns) {
   if (now() !== state && JSON.stringify(now().compared) !== JSON.stringify(state.compared)) return undefined;
   const most = Math.max(...found.regions.map((region) => region.rows), 1);
   const label = (name) => (name === "@" ? "on the left" : name);
-  if (chosen.length === 2) return columns.draw(place, [picks, left], chosen.map((name) => (name === "@" ? "the recipe on the left" : name)), found);
+  if (chosen.length === 2) return columns.draw(place, [picks, left], chosen.map((name) => ({ ...facts.recipes.find((entry) => entry.name === name), name: name === "@" ? "the recipe on the left" : name })), found);
   const same = (pattern) => JSON.stringify(pattern) === JSON.stringify(opened);
   return fill(place, picks, left, h("div", { class: "upset", role: "group", "aria-label": "How many pairs each combination of recipes keeps" },
     h("div", { class: "sets" },
