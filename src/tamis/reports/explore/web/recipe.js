@@ -73,11 +73,13 @@ export class Chips {
     this.place.querySelector("#start-none").setAttribute("aria-pressed", String(isEmpty()));
   }
 
-  /** Counts what the recipes keep; the promise is of the fast ones. */
+  /** Counts what the recipes keep; the promise is of those with a threshold, which take milliseconds. */
   async count() {
     const slow = (entry) => SLOW.test(JSON.stringify(entry.recipe));
-    for (const entry of this.entries.filter((each) => !slow(each))) await this.ask(entry);
-    if (this.facts.rows <= LARGE) this.entries.filter(slow).reduce((before, entry) => before.then(() => this.ask(entry)), Promise.resolve());
+    const first = (entry) => !slow(entry) && entry.recipe.select?.some((step) => [...CUTS, "top_fraction", "top_n"].includes(nameOf(step)));
+    for (const entry of this.entries.filter(first)) await this.ask(entry);
+    const rest = this.entries.filter((entry) => !first(entry) && (this.facts.rows <= LARGE || !slow(entry)));
+    rest.reduce((before, entry) => before.then(() => this.ask(entry)), Promise.resolve());
   }
 
   async ask(entry) {
