@@ -173,7 +173,7 @@ def test_check_says_to_delete_no_tags(tmp_path: Path) -> None:
     for name in (one.name, "elsewhere.parquet"):
         finding = found[f"scores/{tags.FOLDER}/{name}"]
         assert finding.kind == "yours"
-        assert "tags that people gave: restore it" in finding.what
+        assert "tags or views that people made: restore it" in finding.what
     assert checked.to_delete == (index,)
     index.unlink()
     one.unlink()

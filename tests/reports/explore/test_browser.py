@@ -280,7 +280,7 @@ def test_it_opens_with_the_subset_that_it_was_given(tab: Any, run_folder: Path, 
     with served(run_folder, subsets=[tmp_path / "half.parquet"]) as page:
         opened(tab, page)
         shows(tab, 30)
-        assert tab.input_value("#number-0-fraction") == "0.5"
+        assert tab.input_value("#number-0-fraction") == "50 %"
         opened(tab, page, recipe=CUT, sort="row")  # a link shows what it says
         shows(tab, int(tamis.select(run, CUT).keep.sum()))
         assert tab.locator(".sides:visible").count() == 0

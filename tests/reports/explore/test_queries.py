@@ -200,7 +200,7 @@ def test_filters_narrow_a_view(explorer: Explorer) -> None:
     assert not shown(show="kept") & shown(show="dropped")
     assert shown(ranges=(("words", 4, 5),)) == set(np.flatnonzero((words >= 4) & (words <= 5)).tolist())
     assert shown(words=(("status", "image_broken"),)) == {13}
-    assert shown(caption="SCRIPT>") == {0}
+    assert shown(captions=("SCRIPT>",)) == {0}
     assert shown(reason=1) == shown(show="dropped")
     compared = [RECIPES[0], RECIPES[1]]
     only = explorer.view(View(region=(1, 0)), RECIPES[1], compared)[0]

@@ -101,7 +101,7 @@ def test_path_tricks_lead_nowhere(page: Page, path: str) -> None:
         ("rows", b'{"recipe": {"select": []}, "view": {"sort": "near"}}', 400),
         ("rows", b'{"recipe": {"select": []}, "start": 1e999}', 400),
         ("rows", b'{"recipe": {"select": []}, "view": {"words": [["status", {"a": [1]}]]}}', 400),
-        ("rows", b'{"recipe": {"select": []}, "view": {"caption": "%s"}}' % (b"k" * 20_000), 422),
+        ("rows", b'{"recipe": {"select": []}, "view": {"captions": ["%s"]}}' % (b"k" * 20_000), 422),
         ("rows", b'{"recipe": {"select": []}, "view": {"ranges": [["words", 1%s, null]]}}' % (b"0" * 400), 400),
         ("pair", b'{"row": 60}', 400),
         ("pair", b'{"row": Infinity}', 400),

@@ -110,7 +110,7 @@ def whole(given: tuple[tamis.Run, list[Path]], browser: Any) -> Iterator[tuple[A
 
 
 VIEW = {
-    "show": "all", "reason": 0, "ranges": [], "words": [], "tags": [], "caption": "", "sort": "row", "column": "",
+    "show": "all", "reason": 0, "ranges": [], "words": [], "tags": [], "captions": [], "sort": "row", "column": "",
     "descending": True, "region": [],
 }  # fmt: skip
 
@@ -131,11 +131,11 @@ def test_with_all_pairs_the_page_keeps_what_select_keeps(name: str, whole: tuple
     question = {"recipe": changed(name), "view": VIEW, "columns": ["a", "n"], "start": 0, "count": 240}
     ours, theirs = asked(tab, "rows", **question), served(pages, "rows", **question)
     assert ours == {**theirs, "drawn": False}  # every card with its verdict and reason
-    question = {"recipe": changed(name), "columns": ["a", "b", "n"]}
-    ours, theirs = asked(tab, "choose", **question), served(pages, "choose", **question)
-    assert {key: ours[key] for key in ("rows", "kept", "times", "bars")} == {
-        key: theirs[key] for key in ("rows", "kept", "times", "bars")
-    }
+    numbers = ("rows", "kept", "times", "bars", "shown")
+    for view in (VIEW, {**VIEW, "ranges": [["a", 0.2, 0.7]], "captions": ["dog | cat"]}):
+        question = {"recipe": changed(name), "columns": ["a", "b", "n"], "view": view}
+        ours, theirs = asked(tab, "choose", **question), served(pages, "choose", **question)
+        assert [ours[key] for key in numbers] == [theirs[key] for key in numbers]
     lines = [
         [{key: line[key] for key in ("step", "before", "kept")} for line in each["funnel"]] for each in (ours, theirs)
     ]
@@ -155,7 +155,8 @@ def test_with_all_pairs_the_page_keeps_what_select_keeps(name: str, whole: tuple
         {"sort": "score", "column": "n"},
         {"sort": "extremes", "column": "b"},
         {"show": "dropped", "ranges": [["a", 0.3, None], ["b", None, 0.5]]},
-        {"show": "kept", "words": [["w", "red"]], "caption": "DOG"},
+        {"show": "kept", "words": [["w", "red"]], "captions": ["DOG"]},
+        {"words": [["w", "red"], ["w", "blue"]], "captions": ["CAT | dog |", "a"]},
         {"region": [1, 0]},
         {"reason": 1, "sort": "random"},
     ],
@@ -181,10 +182,10 @@ def test_charts_and_comparisons_have_the_same_numbers(whole: tuple[Any, Pages]) 
     for name, about in {
         "histograms": {"columns": ["a", "b", "n"]},
         "regions": {"compared": compared},
-        "words": {"column": "w", "part": "E", "recipe": recipe},
+        "words": {"column": "w", "part": "E", "recipe": recipe, "view": {**VIEW, "captions": ["dog"]}},
     }.items():
         assert asked(tab, name, **about) == served(pages, name, **about), name
-    about = {"row": 9, "recipes": [["mine", recipe], ["r1", compared[0]]]}
+    about = {"row": 9, "recipe": recipe, "recipes": [["mine", recipe], ["r1", compared[0]]]}
     ours, theirs = asked(tab, "pair", **about), served(pages, "pair", **about)
     assert {**ours, "url": None, "painted": theirs["painted"]} == theirs
 

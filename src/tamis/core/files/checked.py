@@ -59,12 +59,13 @@ _REMEDIES = {
 
 #: The name of the scores that people typed: no command can make their parts again.
 LABEL = "label"
-TYPED_REMEDY = "it holds tags that people gave: restore it, or delete it if nobody needs them"
+TYPED_REMEDY = "it holds tags or views that people made: restore it, or delete it if nobody needs them"
 
 
 def is_typed(path: Path) -> bool:
     """Whether a file holds what people typed."""
-    return path.suffix == ".parquet" and path.parent.name.startswith(f"{LABEL}-")
+    tags = path.suffix == ".parquet" and path.parent.name.startswith(f"{LABEL}-")
+    return tags or path.name == "views.json"
 
 
 def damage_error(path: Path, what: str, remedy: str = "") -> DamageError:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, reduce
 from typing import Any, Literal
 
 import numpy as np
@@ -199,9 +199,10 @@ LONGEST = 1_000
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """Filters and order of the rows to show: code of a reason (0: any), ranges (ends included), words, caption text.
+    """Filters and order of the rows to show: code of a reason (0: any), ranges (ends included), words, captions.
 
-    `tags`: tags ("": any tag) that rows have (True) or lack (False).
+    A row passes if it passes all of them; of several words of one column it has any. `captions`: texts that its caption
+    contains, each with its alternatives between "|". `tags`: tags ("": any tag) that rows have (True) or lack (False).
     The order "cut" alternates kept and dropped pairs, those nearest to the threshold that drops most first, "extremes"
     lowest and highest. `region` has 1 for each compared recipe that keeps a pair and 0 for each that drops it; () for
     any.
@@ -212,7 +213,7 @@ class View:
     ranges: tuple[tuple[str, float | None, float | None], ...] = ()
     words: tuple[tuple[str, str], ...] = ()
     tags: tuple[tuple[str, bool], ...] = ()
-    caption: str = ""
+    captions: tuple[str, ...] = ()
     sort: Literal["random", "row", "cut", "score", "extremes"] = "random"
     column: str = ""
     descending: bool = True
@@ -220,40 +221,51 @@ class View:
 
     def __post_init__(self) -> None:
         check_words(self)
-        for text in (self.caption, *(text for entry in self.words for text in entry), *(tag for tag, _ in self.tags)):
+        for text in (*self.captions, *(text for entry in self.words for text in entry), *(tag for tag, _ in self.tags)):
             if not isinstance(text, str):
-                raise ValueError(f"caption, words and tags are texts, got {text!r}")
-        if len(self.caption) > LONGEST:
+                raise ValueError(f"captions, words and tags are texts, got {text!r}")
+        if sum(map(len, self.captions)) > LONGEST:
             raise RecipeError(f"at most {LONGEST:,} characters of a caption can be searched for: leave some out")
+
+
+def mask_of(view: View, run: Run, subset: Subset | None, having: Callable[[str], Mask], mask: Mask) -> Mask:
+    """Returns the rows of a mask that pass a view's filters except `show` and `region`; the mask is changed.
+
+    `having` returns the rows with a tag. `subset`: whose reason it asks for.
+    """
+    if subset is not None and subset.verdict.dropped_by is not None:
+        mask &= subset.verdict.dropped_by == view.reason
+    for tag, there in view.tags:
+        mask &= having(tag) == bool(there)
+    for column, low, high in view.ranges:
+        _keep_range(run.table(), mask, column, low, high)
+    for column in dict.fromkeys(column for column, _ in view.words):
+        _keep_words(run.shown, mask, column, [word for name, word in view.words if name == column])
+    if view.captions:
+        _keep_captions(run, mask, view.captions)
+    return mask
 
 
 def rows_of(
     view: View,
     run: Run,
     subset: Subset,
-    having: Callable[[str], Mask],
     order: NDArray[np.uint32],
-    among: Mask | None = None,
+    mask: Mask | None = None,
     chosen: Rows | None = None,
     most: int | None = None,
 ) -> tuple[Rows, int]:
     """Returns the first `LISTED` rows of a view in its order, or `most` in the order "row", and the number of all.
 
-    `having` returns the rows with a tag. `order`: (rows,) the random order, which also breaks ties. The
-    view is limited to the mask `among` and to the rows `chosen`, which keep their order if the view's order is "row".
+    `order`: (rows,) the random order, which also breaks ties. The view is limited to a `mask`, see `mask_of`, and to
+    the rows `chosen`, which keep their order if the view's order is "row".
     """
     table = run.table()
-    mask = _shown(view, subset)
-    if among is not None:
-        mask &= among
-    for tag, there in view.tags:
-        mask &= having(tag) == bool(there)
-    for column, low, high in view.ranges:
-        _keep_range(table, mask, column, low, high)
-    for column, word in view.words:
-        _keep_word(run.shown, mask, column, word)
-    if view.caption:
-        _keep_caption(run, mask, view.caption)
+    if view.show == "all" or (view.reason and subset.verdict.dropped_by is not None):
+        mask = np.ones(len(table), bool) if mask is None else mask.copy()
+    else:
+        shown = subset.keep == (view.show == "kept")
+        mask = shown if mask is None else shown & mask
     total = int(np.count_nonzero(mask)) if chosen is None else int(np.count_nonzero(mask[chosen]))
     if view.sort == "row":
         rows = _first(mask, most or LISTED) if chosen is None else chosen[mask[chosen]]
@@ -322,14 +334,6 @@ def check_kind(table: Table, column: str, kind: str) -> None:
         raise RecipeError(f"the column {column!r} holds {table.kind(column)}s, {kind}s are needed here")
 
 
-def _shown(view: View, subset: Subset) -> Mask:
-    if view.reason and subset.verdict.dropped_by is not None:
-        return np.asarray(subset.verdict.dropped_by == view.reason)
-    if view.show == "all":
-        return np.ones(subset.keep.size, bool)
-    return subset.keep.copy() if view.show == "kept" else ~subset.keep
-
-
 def _keep_range(table: Table, mask: Mask, column: str, low: float | None, high: float | None) -> None:
     check_kind(table, column, "number")
     with np.errstate(over="ignore"):  # an end beyond float32's range is infinite
@@ -342,19 +346,22 @@ def _keep_range(table: Table, mask: Mask, column: str, low: float | None, high: 
     list(table.map([column], look))
 
 
-def _keep_word(table: Table, mask: Mask, column: str, word: str) -> None:
+def _keep_words(table: Table, mask: Mask, column: str, words: Sequence[str]) -> None:
     check_kind(table, column, "word")
 
     def look(span: slice, columns: dict[str, Any]) -> None:
-        words = columns[column].cast(pa.string())
-        mask[span] &= pc.equal(words, word).fill_null(False).to_numpy(zero_copy_only=False)
+        found = pc.is_in(columns[column].cast(pa.string()), value_set=pa.array(words, pa.string()))
+        mask[span] &= found.to_numpy(zero_copy_only=False)
 
     list(table.map([column], look))
 
 
-def _keep_caption(run: Run, mask: Mask, text: str) -> None:
+def _keep_captions(run: Run, mask: Mask, texts: Sequence[str]) -> None:
+    choices = [[part.strip() for part in text.split("|") if part.strip()] or [text] for text in texts]
     for shard, span in run.row_ranges.items():
         if mask[span].any():
             captions = run.index(shard, ["caption"]).column("caption").combine_chunks()
-            found = pc.match_substring(captions, text, ignore_case=True).fill_null(False)
-            mask[span] &= found.to_numpy(zero_copy_only=False) & ~run.hidden[span]
+            mask[span] &= ~run.hidden[span]
+            for parts in choices:
+                found = [pc.match_substring(captions, part, ignore_case=True).fill_null(False) for part in parts]
+                mask[span] &= reduce(pc.or_, found).to_numpy(zero_copy_only=False)

@@ -5,25 +5,32 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from threading import Thread
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tamis.core.arrays import Mask
 from tamis.core.errors import RecipeError, TamisError
-from tamis.reports.distributions import whole_column
 from tamis.reports.explore.cached_run import View
 from tamis.reports.explore.copies import Copies
 from tamis.reports.explore.image_cache import LARGE, Images, NoImage
 from tamis.reports.explore.queries import Explorer
+from tamis.reports.explore.saved_views import read_views, save_view
 from tamis.reports.page_pairs import encode, no_images, read_pairs
+from tamis.runs.expression import parse
 from tamis.runs.stream import samples_of
+from tamis.runs.table import as_numbers
 
 log = logging.getLogger(__name__)
 
 #: Limits of a pair's panel: characters of a text, lines of a stored text, neighbours.
 _TEXT, _LINES, _NEIGHBOURS = 20_000, 40, 8
+
+#: The recipe that keeps every pair.
+EMPTY: Mapping[str, Any] = {"select": []}
 
 #: Maximum number of pairs in one answer for the grid.
 _MOST = 240
@@ -38,12 +45,16 @@ class Pages:
         self.rows = len(explorer.run)
         self.answers: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
             "facts": lambda asked: explorer.facts(),
-            "choose": lambda asked: explorer.chosen(_recipe(asked["recipe"]), _names(asked.get("columns", []))),
+            "choose": lambda asked: explorer.chosen(
+                _recipe(asked["recipe"]), _names(asked.get("columns", [])), self._among(asked)
+            ),
             "histograms": lambda asked: explorer.histograms(_names(asked["columns"])),
             "rows": self._rows,
-            "heat": lambda asked: explorer.heat(str(asked["x"]), str(asked["y"]), _recipe(asked["recipe"])),
+            "heat": lambda asked: explorer.heat(
+                str(asked["x"]), str(asked["y"]), _recipe(asked["recipe"]), self._among(asked)
+            ),
             "words": lambda asked: explorer.word_counts(
-                str(asked["column"]), str(asked.get("part", "")), _recipe(asked["recipe"])
+                str(asked["column"]), str(asked.get("part", "")), _recipe(asked["recipe"]), self._among(asked)
             ),
             "regions": lambda asked: explorer.regions(_recipes(asked["compared"])),
             "tag": self._tag,
@@ -56,6 +67,11 @@ class Pages:
             "card": self._card,
             "copies": self._copies,
             "warm": lambda asked: Thread(target=explorer.near.warm, daemon=True).start(),
+            "views": lambda asked: read_views(explorer.run),
+            "save_view": lambda asked: save_view(
+                explorer.run, str(asked["name"]), str(asked["address"]), replace=asked.get("replace") is True
+            ),
+            "delete_view": lambda asked: save_view(explorer.run, str(asked["name"]), None),
             "findings": lambda asked: explorer.found(),
             "progress": lambda asked: None,  # nothing measures this run
             "save": lambda asked: explorer.save(_recipe(asked["recipe"]), replace=asked.get("replace") is True),
@@ -64,6 +80,11 @@ class Pages:
     def at(self, version: str) -> Pages:
         """Returns what answers a page that shows a version of the run: there is one."""
         return self
+
+    def _among(self, asked: Mapping[str, Any]) -> Mask | None:
+        """Returns the rows that pass the filters of a request's view; None if it has none."""
+        view, recipe, compared, lasso = _view({**asked, "near": None})
+        return self.explorer.passing(view, recipe, compared, lasso)
 
     def _rows(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Returns cards of a view, or with `numbers` only rows."""
@@ -101,7 +122,8 @@ class Pages:
 
     def _pair(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         recipes = [(str(name), _recipe(recipe)) for name, recipe in asked.get("recipes", [])]
-        found = pair_facts(self.explorer, self.explorer.check_row(asked["row"]), recipes)
+        row, recipe = self.explorer.check_row(asked["row"]), _recipe(asked.get("recipe", EMPTY))
+        found = pair_facts(self.explorer, row, recipes, recipe)
         found["painted"] = self.explorer.painter.problem if found["status"] == "ok" else "the pair has no image"
         return found
 
@@ -139,6 +161,7 @@ def _view(asked: Mapping[str, Any]) -> tuple[View, Mapping[str, Any], Sequence[M
     settings = dict(asked.get("view", {}))
     for name in ("ranges", "words", "tags"):
         settings[name] = tuple(tuple(entry) for entry in settings.get(name) or ())
+    settings["captions"] = tuple(settings.get("captions") or ())
     settings["region"] = tuple(int(bit) for bit in settings.get("region") or ())
     search = asked.get("near") or asked.get("lasso")
     if asked.get("finding"):
@@ -165,8 +188,16 @@ def _names(value: Any) -> list[str]:
     return list(dict.fromkeys(str(name) for name in value))
 
 
-def pair_facts(explorer: Explorer, row: int, named: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
-    """Returns the contents of a pair's panel, with the verdict of each named recipe."""
+def pair_facts(
+    explorer: Explorer,
+    row: int,
+    named: Sequence[tuple[str, Mapping[str, Any]]],
+    recipe: Mapping[str, Any] = EMPTY,
+) -> dict[str, Any]:
+    """Returns the contents of a pair's panel, with the verdict of each named recipe.
+
+    The scores that `recipe` reads come first, with its cuts.
+    """
     run, words = explorer.run, explorer.words
     pair = read_pairs(run, [row], explorer.numbers, words)[row]
     inside = row - run.row_ranges[pair.shard].start
@@ -183,7 +214,7 @@ def pair_facts(explorer: Explorer, row: int, named: Sequence[tuple[str, Mapping[
         "why": [pair.reason, *pair.why_null] if pair.reason else list(pair.why_null),
         "size": [pair.width, pair.height],
         "tags": explorer.tags.of(row),
-        "scores": _percentiles(explorer, pair.numbers),
+        "scores": _percentiles(explorer, pair.numbers, recipe),
         "words": [[name, (value or "")[:_TEXT]] for name, value in pair.words.items() if name != "sieve_caption"],
         "texts": [
             {
@@ -200,17 +231,41 @@ def pair_facts(explorer: Explorer, row: int, named: Sequence[tuple[str, Mapping[
     }
 
 
-def _percentiles(explorer: Explorer, values: Mapping[str, float]) -> list[dict[str, Any]]:
-    """Returns scores with their percentiles: the share of pairs with a lower score, plus half the share of ties."""
+def _percentiles(explorer: Explorer, values: Mapping[str, float], recipe: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns scores with their percentiles, those that a recipe reads first, with its cuts and their percentiles."""
+    read, cuts = set[Any](), dict[Any, list[float]]()
+
+    def place(name: str) -> Any:  # a column may have several names
+        inner, group, _ = explorer.run.locate(name)
+        return inner, group and group.folder
+
+    with suppress(TamisError):  # the page says what is wrong with it
+        subset = explorer.choose(recipe)
+        read = {place(name) for name in subset.reads}
+        for cut in subset.verdict.cuts:
+            if (column := parse(cut.score).column) is not None:
+                marks = [mark for mark in cut.marks if np.isfinite(mark)]
+                cuts.setdefault(place(subset.verdict.names.get(column, column)), []).extend(marks)
     found = []
-    for name, value in values.items():
-        there, percentile = bool(np.isfinite(value)), None
-        if there:
-            column = whole_column(explorer.run.table(), name)
-            below = np.count_nonzero(column < value) + np.count_nonzero(column == value) / 2
-            percentile = float(below / np.count_nonzero(~np.isnan(column)))
-        found.append({"name": name, "value": float(value) if there else None, "percentile": percentile})
+    for name in sorted(values, key=lambda name: place(name) not in read):
+        there, marks = bool(np.isfinite(values[name])), cuts.get(place(name), [])
+        places = _shares_below(explorer, name, [*marks, values[name]]) if there or marks else [0.0]
+        entry = {"name": name, "value": float(values[name]) if there else None, "read": place(name) in read}
+        percentile = places[-1] if there else None
+        found.append({**entry, "percentile": percentile, "cuts": [*zip(marks, places, strict=False)]})
     return found
+
+
+def _shares_below(explorer: Explorer, name: str, limits: Sequence[float]) -> list[float]:
+    """Returns the share of a column's values below each limit, plus half the share of those that equal it."""
+
+    def count(span: slice, columns: dict[str, Any]) -> NDArray[np.float64]:
+        values = as_numbers(columns[name])
+        below = [np.count_nonzero(values < limit) + np.count_nonzero(values == limit) / 2 for limit in limits]
+        return np.array([*below, np.count_nonzero(~np.isnan(values))])
+
+    *below, judged = sum(explorer.run.table().map([name], count), np.zeros(len(limits) + 1))
+    return [float(rows / max(judged, 1)) for rows in below]
 
 
 def _verdict(explorer: Explorer, name: str, recipe: Mapping[str, Any], row: int) -> dict[str, Any]:

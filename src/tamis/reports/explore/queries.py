@@ -41,6 +41,7 @@ from tamis.reports.explore.cached_run import (
     count_words,
     count_words_among,
     heat,
+    mask_of,
     release,
     rows_of,
     word_codes,
@@ -68,9 +69,9 @@ Propose = Callable[["Explorer"], list[dict[str, Any]]]
 #: Facts, and arrays that are sent after them.
 Framed = tuple[dict[str, Any], list[NDArray[Any]]]
 
-#: Sizes of the caches: subsets (with fewer of large runs: so many rows in all), orders of rows, searches, columns of
-#: counted words.
-_CHOICES, _KEPT, _ORDERS, _SEARCHES, _COUNTED = 12, 1 << 26, 24, 8, 2
+#: Sizes of the caches: subsets (with fewer of large runs: so many rows in all), orders of rows, masks of filters,
+#: searches, columns of counted words.
+_CHOICES, _KEPT, _ORDERS, _MASKS, _SEARCHES, _COUNTED = 12, 1 << 26, 24, 2, 8, 2
 
 #: Maximum bytes of a subset's file name. File systems allow 255; the temporary name is longer.
 _LONGEST_NAME = 230
@@ -106,6 +107,7 @@ class Explorer:
         choices = max(COMPARED + 2, min(_CHOICES, _KEPT // max(len(run), 1)))
         self._choice = lru_cache(choices)(lambda key: _fold(choose(run, _with_steps(json.loads(key)))))
         self._ordered = lru_cache(_ORDERS)(self._order_rows)
+        self._masks, self._filtering = lru_cache(_MASKS)(self._mask), threading.RLock()
         self._found = lru_cache(_SEARCHES)(self._search)
         self.map_names = lru_cache(_ORDERS)(self._name_regions)
         self._words = lru_cache(_COUNTED)(lambda column: count_words(run.shown, column))
@@ -206,9 +208,13 @@ class Explorer:
                 self._bins[column] = bin_column(self.run.table(), column)
             return self._bins[column]
 
-    def chosen(self, recipe: Recipe, columns: Sequence[str]) -> dict[str, Any]:
-        """Returns a recipe's funnel, reasons and YAML, and the kept rows in each bar of some columns."""
+    def chosen(self, recipe: Recipe, columns: Sequence[str], among: Mask | None = None) -> dict[str, Any]:
+        """Returns a recipe's funnel, reasons and YAML, and the kept rows in each bar of some columns.
+
+        With a mask `among` the bars are of its rows, and its rows in each bar are there, too.
+        """
         subset = self.choose(recipe)
+        keep = subset.keep if among is None else subset.keep & among
         why = subset.verdict.why
         # What the recipe named before the models of the run took their place.
         saved = {
@@ -230,22 +236,24 @@ class Explorer:
             "models": models_in_words([saved.get(maker["fingerprint"], maker) for maker in subset.used]),
             "yaml": "" if "saved" in recipe else as_yaml(recipe),
             "labels": kept_shares(self.tags, subset.keep),
-            "bars": {column: self.bins(column).count(subset.keep).tolist() for column in columns},
+            "bars": {column: self.bins(column).count(keep).tolist() for column in columns},
+            "shown": None if among is None else {c: self.bins(c).count(among).tolist() for c in columns},
         }
 
     def histograms(self, columns: Sequence[str]) -> dict[str, Any]:
         """Returns the bars of columns for the whole pool."""
         return {column: bar_facts(self.bins(column)) for column in columns}
 
-    def heat(self, x: str, y: str, recipe: Recipe) -> dict[str, Any]:
-        """Returns the number of pairs, and of kept pairs, in each cell of two columns."""
+    def heat(self, x: str, y: str, recipe: Recipe, among: Mask | None = None) -> dict[str, Any]:
+        """Returns the number of pairs, and of kept pairs (among the rows of a mask), in each cell of two columns."""
         across, down = self.bins(x), self.bins(y)
+        keep = self.choose(recipe).keep
         return {
             "x": _reach(across),
             "y": _reach(down),
             "ends": [_ends(across), _ends(down)],
             "pool": heat(across, down, np.ones(len(self.run), bool)).tolist(),
-            "kept": heat(across, down, self.choose(recipe).keep).tolist(),
+            "kept": heat(across, down, keep if among is None else keep & among).tolist(),
         }
 
     def view(
@@ -267,13 +275,30 @@ class Explorer:
     def _order_rows(
         self, asked: View, recipe: str, compared: str, search: str, most: int | None, version: int
     ) -> tuple[Rows, int]:
-        among: Mask | None = None
-        if asked.region:
-            among = np.ones(len(self.run), bool)
-            for wanted, other in zip(asked.region, json.loads(compared), strict=True):
-                among &= self.choose(other).keep == bool(wanted)
+        mask = self.passing(asked, json.loads(recipe), json.loads(compared))
         subset, rows = self.choose(json.loads(recipe)), self._found(search) if search else None
-        return rows_of(asked, self.run, subset, self.tags.having, self.run.order, among, rows, most)
+        return rows_of(asked, self.run, subset, self.run.order, mask, rows, most)
+
+    def passing(self, asked: View, recipe: Recipe, compared: Sequence[Recipe] = (), search: str = "") -> Mask | None:
+        """Returns the rows that pass the filters of a view except `show`: (rows,) bool; None if it has none.
+
+        Arguments as of `view`; `search` can only be a lasso.
+        """
+        filters = replace(asked, show="all", sort="random", column="", descending=True)
+        if filters == View() and not search:
+            return None
+        which = (json.dumps(recipe) if filters.reason else "", json.dumps(list(compared)) if filters.region else "")
+        with self._filtering:  # one at a time: charts and pairs ask for the same
+            return self._masks(filters, *which, search, self.tags.version)
+
+    def _mask(self, filters: View, recipe: str, compared: str, search: str, version: int) -> Mask:
+        mask = np.full(len(self.run), not search)
+        if search:
+            mask[self._found(search)] = True
+        for wanted, other in zip(filters.region, json.loads(compared) if filters.region else (), strict=True):
+            mask &= self.choose(other).keep == bool(wanted)
+        subset = self.choose(json.loads(recipe)) if recipe else None
+        return mask_of(filters, self.run, subset, self.tags.having, mask)
 
     def _search(self, search: str) -> Rows:
         """Returns the rows near a text, an image or a row, inside a lasso on the map, or of a finding."""
@@ -461,10 +486,10 @@ class Explorer:
             ],
         }
 
-    def word_counts(self, column: str, part: str, recipe: Recipe) -> dict[str, Any]:
-        """Returns the most frequent words that contain a text, with the number of kept pairs of each."""
+    def word_counts(self, column: str, part: str, recipe: Recipe, among: Mask | None = None) -> dict[str, Any]:
+        """Returns the most frequent words that contain a text, with the number of kept pairs (of a mask) of each."""
         check_kind(self.run.table(), column, "word")
-        keep = self.choose(recipe).keep
+        keep = self.choose(recipe).keep if among is None else self.choose(recipe).keep & among
         with self._counting:  # one at a time: counting may take seconds and memory
             pool: pa.Table = self._words(column)
             matches = words_containing(pool, part)

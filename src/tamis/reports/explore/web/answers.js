@@ -29,3 +29,6 @@ export function newest(work) {
     return new Promise((done, fail) => (next = { argument, done, fail }));
   };
 }
+
+/** The alternatives in a text that captions are searched for. */
+export const choices = (text) => text.split("|").map((part) => part.trim()).filter(Boolean);

@@ -28,7 +28,7 @@ async function fetched(path, body) {
   const once = () => fetch(versioned(path), { method: "POST", body });
   try {
     // Not repeated: a second save would find its name taken, a second undo would undo two changes.
-    return await (["ask/save", "ask/undo_tags"].includes(path) ? once() : once().catch(() => later(300).then(once)));
+    return await (["ask/save", "ask/undo_tags", "ask/save_view", "ask/delete_view"].includes(path) ? once() : once().catch(() => later(300).then(once)));
   } catch {
     throw new Error("the server does not answer: is `tamis explore` still running?");
   }

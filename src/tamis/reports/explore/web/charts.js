@@ -2,7 +2,7 @@
 
 import { h, fill, foreign, count, say, short } from "./dom.js";
 import { ask } from "./ask.js";
-import { now, change, active } from "./state.js";
+import { now, change, active, toggled } from "./state.js";
 import { CUTS, listed, nameOf, settingsOf, without } from "./recipe.js";
 
 const WIDTH = 260;
@@ -24,6 +24,7 @@ export class ScoresPane {
     this.charts = new Map();
     this.found = null;
     this.wordsBox = null;
+    this.question = () => ({}); // the filters that the charts follow
   }
 
   columns() {
@@ -76,18 +77,18 @@ export class ScoresPane {
 
   update(found = this.found) {
     this.found = found;
-    for (const [name, chart] of this.charts) chart.update(found?.bars?.[name], found?.cuts ?? []);
+    for (const [name, chart] of this.charts) chart.update(found?.bars?.[name], found?.cuts ?? [], found?.shown?.[name]);
     if (this.heatBox) this.drawHeat();
     if (this.wordsBox) this.drawWords();
   }
 
   async drawHeat() {
     const [x, y] = this.heat();
-    const key = JSON.stringify([x, y, active()]);
+    const key = JSON.stringify([x, y, this.question()]);
     if (this.heatKey === key && this.heatBox.childElementCount) return;
     this.heatKey = key;
     const box = this.heatBox;
-    const found = await ask("heat", { x, y, recipe: active() }).catch(complain);
+    const found = await ask("heat", { ...this.question(), x, y }).catch(complain);
     if (!found || this.heatKey !== key || box !== this.heatBox) return;
     const down = found.pool.length;
     const across = found.pool[0].length;
@@ -161,12 +162,12 @@ export class ScoresPane {
   async drawWords() {
     const part = this.wordsPart.value;
     const column = this.wordsOpen;
-    const found = await ask("words", { column, part, recipe: active() }).catch(complain);
+    const found = await ask("words", { ...this.question(), column, part }).catch(complain);
     if (!found || this.wordsPart.value !== part || this.wordsOpen !== column) return;
     const most = Math.max(...found.words.map((word) => word.pool), 1);
     fill(this.wordsHint, `${count(found.found)} of ${count(found.different)} different words${found.found > found.words.length ? `, the ${found.words.length} most frequent are shown` : ""}`);
     fill(this.wordsList, found.words.map((word) => h("li", null,
-      h("button", { type: "button", disabled: !word.whole, click: () => change({ words: [[column, word.word]], view: "grid" }) }, foreign(word.word)),
+      h("button", { type: "button", disabled: !word.whole, "aria-pressed": String(now().words.some(([name, text]) => name === column && text === word.word)), click: () => change({ words: toggled(now().words, [column, word.word]), view: "grid" }) }, foreign(word.word)),
       h("span", { class: "double" },
         h("i", { class: "pool", style: { width: `${(100 * word.pool) / most}%` } }), h("i", { class: "kept", style: { width: `${(100 * word.kept) / most}%` } })),
       h("span", { class: "number" }, `${count(word.kept)} of ${count(word.pool)}`))));
@@ -180,10 +181,11 @@ class Chart {
     const most = Math.max(...histogram.pool, 1);
     this.most = most;
     this.kept = h("path", { class: "kept" });
+    this.shown = h("path", { class: "shown" }); // those that pass the filters
     this.marks = h("g", null);
     this.at = h("rect", { class: "at", y: 0, width: WIDTH / histogram.pool.length, height: HEIGHT });
     this.svg = h("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "slider", tabindex: 0, "aria-valuemin": 1, "aria-valuemax": histogram.pool.length, keydown: (event) => this.key(event) },
-      h("path", { class: "pool", d: outline(histogram.pool, most) }), this.kept, this.marks, this.at);
+      h("path", { class: "pool", d: outline(histogram.pool, most) }), this.shown, this.kept, this.marks, this.at);
     this.note = h("figcaption", { class: "ends" });
     this.box = h("figure", { class: "chart" },
       h("div", { class: "bar" }, h("h3", { title: column?.about || null }, foreign(name)),
@@ -213,11 +215,15 @@ class Chart {
     event.preventDefault();
   }
 
-  update(bars, cuts) {
+  /** With filters, `shown` pairs pass them: then the bars have their own height, and the pool is an outline. */
+  update(bars, cuts, shown) {
     const [low, high] = this.histogram.edges;
-    if (bars) this.kept.setAttribute("d", outline(bars, this.most));
-    const total = bars?.reduce((sum, value) => sum + value, 0) ?? 0;
-    this.svg.setAttribute("aria-label", `${this.name}: from ${short(low)} to ${short(high)}, ${count(total)} kept pairs have it`);
+    const most = shown ? Math.max(...shown, 1) : this.most;
+    this.svg.classList.toggle("narrowed", Boolean(shown));
+    this.shown.setAttribute("d", shown ? outline(shown, most) : "");
+    if (bars) this.kept.setAttribute("d", outline(bars, most));
+    const sum = (values) => values?.reduce((total, value) => total + value, 0) ?? 0;
+    this.svg.setAttribute("aria-label", `${this.name}: from ${short(low)} to ${short(high)}, ${shown ? `${count(sum(shown))} pairs pass the filters, ` : ""}${count(sum(bars))} kept pairs have it`);
     const lines = cuts.filter((cut) => cut.score === this.name).flatMap((cut) => [cut.low, cut.high]).filter(Number.isFinite);
     const x = (value) => (high > low ? Math.min(1, Math.max(0, (value - low) / (high - low))) * WIDTH : WIDTH / 2);
     const brushed = now().ranges.filter(([name]) => name === this.name);

@@ -2,7 +2,8 @@
 
 import { h, fill, refill, foreign, brief, count, short, say, need } from "./dom.js";
 import { ask, imageUrl, send } from "./ask.js";
-import { now, change, active, regionOf } from "./state.js";
+import { now, change, active, address, open, regionOf, toggled } from "./state.js";
+import { choices } from "./answers.js";
 import { chip } from "./tags.js";
 
 const CARD = { small: 112, medium: 180, large: 320 }; // the least width of a card
@@ -11,6 +12,7 @@ const GAP = 12;
 const SPLIT = 28; // between kept and dropped pairs
 const PAGE = 60;
 const BAR = 60; // height of the bar at the bottom of the window
+const [LEAST, MOST] = [250, 3000]; // milliseconds of a pause in typing before captions are searched
 
 export class Grid {
   /** `about()` returns the arguments of a request, except the position. `name` begins the ids of the cards. */
@@ -45,15 +47,19 @@ export class Grid {
     this.shownFor = about;
     this.box.setAttribute("aria-busy", "true");
     if (now().near) fill(this.told, h("span", { class: "busy" }), "Looking for images ", like(now().near), " …");
-    const found = await ask("rows", { ...this.about(), start: 0, count: PAGE }).catch((error) => ({ cards: [], total: 0, listed: 0, problem: error.message }));
+    const found = await ask("rows", { ...this.about(), start: 0, count: PAGE }).catch((error) => ({ problem: error.message }));
     if (question !== this.question) return; // a newer question is on its way
     this.box.removeAttribute("aria-busy");
+    if (found.problem) {
+      fill(this.told, found.problem, this.listed ? ". The pairs of before are shown." : "");
+      return;
+    }
     this.pages.clear();
     this.pages.set(0, found.cards);
     this.total = found.total;
     this.listed = found.listed;
     this.sides = found.sides?.counts.every(Boolean) ? found.sides.counts : null;
-    fill(this.told, found.problem ?? `${count(found.total)} ${found.drawn ? "drawn " : ""}${found.total === 1 ? "pair" : "pairs"}`,
+    fill(this.told, `${count(found.total)} ${found.drawn ? "drawn " : ""}${found.total === 1 ? "pair" : "pairs"}`,
       found.total > found.listed ? `, the first ${count(found.listed)} of this order can be scrolled through` : "");
     fill(this.heads, headings(found.sides?.cut));
     this.lay(true);
@@ -295,12 +301,18 @@ function headings(cut) {
   });
 }
 
-/** A caption, with the part that was searched for marked. */
+/** All texts that captions must contain, with the one that is being typed. */
+const searched = (state) => [...state.captions, state.caption].filter((text) => text.trim());
+
+/** A caption, with the parts that were searched for marked. */
 function marked(caption) {
-  const part = now().caption.toLowerCase();
-  const at = part ? caption.toLowerCase().indexOf(part) : -1;
-  const box = foreign(at < 0 ? caption : caption.slice(0, at));
-  if (at >= 0) box.append(h("mark", null, ...foreign(caption.slice(at, at + part.length)).childNodes), ...foreign(caption.slice(at + part.length)).childNodes);
+  const parts = searched(now()).flatMap(choices).map((part) => part.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"));
+  if (!parts.length) return foreign(caption);
+  const box = foreign("");
+  caption.split(new RegExp(`(${parts.join("|")})`, "iu")).forEach((piece, place) => {
+    const nodes = foreign(piece).childNodes;
+    box.append(...(place % 2 ? [h("mark", null, ...nodes)] : nodes));
+  });
   return box;
 }
 
@@ -349,11 +361,39 @@ export class Controls {
   constructor(facts) {
     this.facts = facts;
     this.choices = h("span", { class: "choices" });
-    this.caption = h("input", { id: "caption", type: "search", placeholder: "in the caption", "aria-label": "Part of the caption",
-      change: (event) => change({ caption: event.target.value }) });
+    this.caption = h("input", { id: "caption", type: "search", placeholder: "in the caption", title: "dog | cat finds either", "aria-label": "Part of the caption; Enter keeps it as a filter, | separates alternatives",
+      input: () => { clearTimeout(this.timer); this.timer = setTimeout(() => this.type(), this.pause); },
+      change: () => this.type(),
+      keydown: (event) => { if (event.key === "Enter") this.keep(); } });
+    this.pause = LEAST; // between the last key and the search: as long as the last search took
+    this.sign = h("span", { class: "busy", role: "status", "aria-label": "Searching in captions", hidden: true });
     this.near = facts.searchable ? search(facts) : facts.static ? null : h("details", { class: "near-needs" }, h("summary", null, "Search by words or by an image"), need("It compares embeddings, and the run stores none.", facts.commands.embeddings));
-    this.filters = h("div", null);
-    this.box = h("div", { class: "controls" }, h("div", { class: "bar" }, this.choices, this.caption, this.near), this.filters);
+    this.filters = h("div", { class: "bar" });
+    this.box = h("div", { class: "controls" }, h("div", { class: "bar" }, this.choices, this.caption, this.sign, this.near, facts.static ? null : savedViews()), this.filters);
+  }
+
+  /** Searches for what was typed so far. */
+  type() {
+    clearTimeout(this.timer);
+    if (this.caption.value !== now().caption) change({ caption: this.caption.value }, { by: "caption" });
+  }
+
+  /** Makes a filter of what was typed, so that the box is free for another one. */
+  keep() {
+    clearTimeout(this.timer);
+    const text = this.caption.value.trim();
+    this.caption.value = "";
+    if (text) change({ captions: now().captions.includes(text) ? now().captions : [...now().captions, text], caption: "" });
+  }
+
+  /** Shows that a search works, until its answer or that of a newer one is there. */
+  async wait(answers) {
+    const begun = performance.now();
+    const waiting = (this.waiting = {});
+    this.sign.hidden = false;
+    await Promise.allSettled(answers);
+    this.pause = Math.min(MOST, Math.max(LEAST, performance.now() - begun)); // a large run is asked less often
+    if (waiting === this.waiting) this.sign.hidden = true;
   }
 
   draw(found) {
@@ -389,24 +429,54 @@ export class Controls {
 
   filtered(state, found) {
     const filters = [
-      ...state.ranges.map(([name, low, high], place) => [[foreign(name), ` ${short(low)} to ${short(high)}`], () => change({ ranges: state.ranges.filter((_, each) => each !== place) })]),
-      ...state.words.map(([name, word], place) => [[foreign(name), " ", foreign(word)], () => change({ words: state.words.filter((_, each) => each !== place) })]),
-      ...state.tags.map(([tag, there], place) => [[there ? "tagged " : "not tagged ", foreign(tag)], () => change({ tags: state.tags.filter((_, each) => each !== place) })]),
+      ...state.captions.map((text) => [["caption has ", choices(text).map((part, place) => [place ? " or " : "", foreign(part)])], () => change({ captions: toggled(state.captions, text) })]),
+      ...state.ranges.map((range) => [[foreign(range[0]), ` ${short(range[1])} to ${short(range[2])}`], () => change({ ranges: toggled(state.ranges, range) })]),
+      ...state.words.map((word, place) => [[state.words.findIndex(([name]) => name === word[0]) < place ? "or " : "", foreign(word[0]), " ", foreign(word[1])], () => change({ words: toggled(state.words, word) })]),
+      ...state.tags.map((tag) => [[tag[1] ? "tagged " : "not tagged ", foreign(tag[0])], () => change({ tags: toggled(state.tags, tag) })]),
       ...(state.reason ? [[[foreign(found?.reasons.find((each) => each.code === state.reason)?.text ?? "one reason")], () => change({ reason: 0 })]] : []),
       ...(regionOf(this.facts).length ? [["one part of the comparison", () => change({ region: [] })]] : []),
       ...(state.lasso ? [["the lasso", () => change({ lasso: null })]] : []),
       ...(state.finding ? [[`finding: ${state.finding.replace("status-", "").replaceAll("_", " ")}`, () => change({ finding: null })]] : []),
       ...(state.near ? [[like(state.near), () => change({ near: null, sort: "random" })]] : []),
     ];
-    return filters.length ? h("ul", { class: "filters" }, filters.map(([text, drop]) => h("li", null, h("button", { type: "button", title: "Take this filter away", click: drop }, text, " ×")))) : null;
+    const all = () => change({ captions: [], ranges: [], words: [], tags: [], reason: 0, region: [], lasso: null, finding: null, ...(state.near ? { near: null, sort: "random" } : {}) });
+    return filters.length ? [h("ul", { class: "filters" }, filters.map(([text, drop]) => h("li", null, h("button", { type: "button", title: "Take this filter away", click: drop }, text, " ×")))),
+      filters.length > 1 ? h("button", { type: "button", id: "no-filters", class: "plain", click: all }, "Take all away") : null] : null;
   }
+}
+
+/** The views that were saved by name in the run: a list, and a box to save this one. */
+function savedViews() {
+  const complain = (error) => say(error.message, true);
+  const list = h("ul", { class: "views" });
+  const show = (views) => fill(list, Object.entries(views).map(([name, saved]) => h("li", null,
+    h("button", { type: "button", click: () => { box.open = false; open(saved); } }, foreign(name)),
+    h("button", { type: "button", class: "plain", "aria-label": `Delete the view ${name}`, title: "Delete", click: () => ask("delete_view", { name }).then(show, complain) }, "×"))));
+  const name = h("input", { id: "view-name", maxlength: 60, placeholder: "name of this view", "aria-label": "Name of this view", input: () => { again = false; save.textContent = "Save"; } });
+  const save = h("button", { id: "save-view" }, "Save");
+  let again = false; // the name is taken: a second press replaces that view
+  const submit = async (event) => {
+    event.preventDefault();
+    const saved = address({ ...now(), pair: null }).split("#")[1];
+    try {
+      show(await ask("save_view", { name: name.value, address: saved, replace: again }));
+      name.value = "";
+      again = false;
+    } catch (error) {
+      again = /already/.test(error.message);
+      complain(error);
+    }
+    save.textContent = again ? "Replace it" : "Save";
+  };
+  const box = h("details", { class: "saved", toggle: () => { if (box.open) ask("views").then(show, complain); } }, h("summary", null, "Saved views"), list, h("form", { class: "bar", submit }, name, save));
+  return box;
 }
 
 const option = (value, text, chosen) => h("option", { value, ...(value === chosen ? { selected: true } : {}) }, text);
 
 export const gridQuestion = (facts, columns, compared) => {
   const state = now();
-  const view = { show: state.show, reason: state.reason, ranges: state.ranges, words: state.words, tags: state.tags, caption: state.caption, sort: state.sort, column: state.column, descending: state.descending, region: regionOf(facts) };
+  const view = { show: state.show, reason: state.reason, ranges: state.ranges, words: state.words, tags: state.tags, captions: searched(state), sort: state.sort, column: state.column, descending: state.descending, region: regionOf(facts) };
   return { recipe: active(), view, compared: view.region.length ? compared() : [], columns: columns(), lasso: state.lasso, near: state.near, finding: state.finding };
 };
 

@@ -15,7 +15,7 @@ import { disagree, findings, rejects } from "./views.js";
 import { follow, measured } from "./measure.js";
 
 const VIEWS = { grid: "Grid", findings: "Findings", disagree: "Disagree", map: "Map", copies: "Copies", rejects: "Rejects" };
-const FILTERS = ["show", "reason", "ranges", "words", "tags", "caption", "sort", "column", "descending", "region", "lasso", "near", "finding"];
+const FILTERS = ["show", "reason", "ranges", "words", "tags", "captions", "caption", "sort", "column", "descending", "region", "lasso", "near", "finding"];
 const KEYS = [
   ["j k, arrows, Home, End", "move to another pair; j, k, ← and → also in an opened one"], ["Enter, click", "open the pair"], ["Esc", "close the pair; select none"],
   ["Space, Ctrl + click", "select the pair, or take it out"], ["Shift + arrows, Shift + click", "select a range"], ["Ctrl + A", "select all pairs of the view"],
@@ -56,7 +56,7 @@ const asks = newest((question) => ask("choose", question));
 async function choose() {
   let said;
   try {
-    said = await asks({ recipe: active(), columns: scores.columns() });
+    said = await asks({ ...question(), near: null, columns: scores.columns() });
   } catch (error) {
     recipe.update(found, error.message);
     return false;
@@ -157,10 +157,12 @@ listen(async (state, before) => {
   else if (recipeChanged && !sameColumns()) await scores.draw();
   else if (changed("ranges")) scores.update();
   if (changed("view")) drawMain();
+  const narrowed = changed("captions", "caption", "ranges", "words", "tags", "region", "reason", "lasso", "finding") && found && !recipeChanged; // the charts follow
   if (recipeChanged || (changed("charts") && found)) await choose();
   if (recipeChanged || changed(...FILTERS, "view", "compared")) {
     controls.draw(found);
-    reload();
+    const answers = [reload(), narrowed ? choose() : null];
+    if (changed("captions", "caption")) controls.wait(answers);
   }
   if (changed("size")) {
     controls.draw(found);
@@ -286,6 +288,7 @@ async function start() {
   const histograms = Object.create(null); // by names of columns: one may be called "constructor"
   chips = new Chips(place("recipes"), facts);
   scores = new ScoresPane(place("scores"), facts, histograms);
+  scores.question = () => ({ ...question(), near: null });
   recipe = new RecipePane(place("recipe"), facts, () => { chips.draw(); drawView(); reload(); });
   recipe.histograms = histograms;
   grid = pairs = new Grid(question);
@@ -294,7 +297,7 @@ async function start() {
   copies = new CopiesView(facts, retag);
   sides = new Columns(question, compared, use);
   for (const each of sides.grids) each.selected = pairs.selected;
-  panel = new PairPanel(place("pair"), facts, () => [["the recipe on the left", active()], ...facts.recipes.filter((entry) => entry.from === "subset" || now().compared.includes(entry.name)).map((entry) => [entry.name, entry.recipe])], tag, (by) => grid.move(by));
+  panel = new PairPanel(place("pair"), facts, tag, (by) => grid.move(by));
   head();
   chips.draw();
   chips.counted = chips.count();

@@ -2,15 +2,23 @@
 
 import { h, fill, foreign, brief, count, short, copy, who } from "./dom.js";
 import { ask, imageUrl } from "./ask.js";
-import { now, change } from "./state.js";
+import { now, change, active, isEmpty } from "./state.js";
 import { face } from "./grid.js";
 import { isLabel, tagForm } from "./tags.js";
 
+/** The recipe on the page, the subsets and the compared recipes by name, each once: [[name, recipe]]. */
+function judges(facts) {
+  const here = active();
+  const same = ({ start }) => (start?.saved === undefined ? JSON.stringify(start?.select) === JSON.stringify(here.select) : start.saved === here.saved);
+  const others = facts.recipes.filter((entry, place, all) => (entry.from === "subset" || now().compared.includes(entry.name)) && all.findIndex(({ name }) => name === entry.name) === place);
+  const name = others.some((entry) => entry.name === here.name && !same(entry)) ? `${here.name}, as changed here` : here.name ?? "the recipe on the page";
+  return [...(isEmpty() ? [] : [[name, here]]), ...others.filter((entry) => !same(entry)).map((entry) => [entry.name, entry.recipe])];
+}
+
 export class PairPanel {
-  constructor(box, facts, recipes, tag, move) {
+  constructor(box, facts, tag, move) {
     this.box = box;
     this.facts = facts;
-    this.recipes = recipes;
     this.tag = tag;
     this.move = move;
     this.input = tagForm("pair-tag", facts, tag);
@@ -31,7 +39,7 @@ export class PairPanel {
     }
     let found;
     try {
-      found = await ask("pair", { row, recipes: this.recipes() });
+      found = await ask("pair", { row, recipe: active(), recipes: judges(this.facts) });
     } catch (error) {
       fill(this.box, this.heading(null), h("p", { class: "problem" }, error.message));
       return;
@@ -64,10 +72,11 @@ export class PairPanel {
         h("div", { class: "right" },
           h("section", null, h("h3", null, "Caption"),
             found.caption ? h("blockquote", null, foreign(found.caption), found.caption_length > found.caption.length ? ` … (${count(found.caption_length)} characters)` : "") : h("p", { class: "quiet" }, "no caption")),
+          this.verdicts(found), this.neighbours(found), this.scores(found),
           found.texts.map((text) => h("section", null, h("h3", null, text.name),
             h("ul", { class: "lines" }, text.lines.map((line, place) => h("li", { class: place === text.nearest ? "nearest" : null }, foreign(line),
               place === text.nearest ? h("span", { class: "tag" }, "nearest to the caption") : null))))),
-          this.verdicts(found), this.scores(found), this.words(found), this.names(found), this.neighbours(found))));
+          this.words(found), this.names(found))));
     this.box.scrollTop = 0;
     if (typing) this.input.box.focus({ preventScroll: true });
   }
@@ -99,13 +108,20 @@ export class PairPanel {
         verdict.repeats == null ? null : h("button", { type: "button", class: "original", title: "Open the pair that it repeats", click: () => change({ pair: verdict.repeats }) }, face({ row: verdict.repeats, status: "ok" }), ` Pair ${count(verdict.repeats)}`)))));
   }
 
+  /** The scores that the recipe reads, each with its cuts, then the others folded; without such a score, all. */
   scores(found) {
-    return h("section", null, h("h3", null, "Scores"), h("table", { class: "scores" },
+    const read = found.scores.filter((score) => score.read);
+    const rest = found.scores.filter((score) => !score.read);
+    const at = (kind, share) => h("i", { class: kind, style: { left: `${100 * share}%` } });
+    const table = (scores) => h("table", { class: "scores" },
       h("tr", null, h("th", null, "score"), h("th", null, "value"), h("th", null, "percentile")),
-      found.scores.map((score) => h("tr", null,
-        h("td", null, foreign(score.name)), h("td", null, short(score.value)),
-        h("td", null, score.percentile === null ? "–" : h("span", { class: "place" }, h("i", { style: { left: `${100 * score.percentile}%` } })), score.percentile === null ? "" : `${Math.round(100 * score.percentile)}`)))),
-    found.why.length ? h("p", { class: "quiet" }, foreign(found.why.join("; "))) : null);
+      scores.map((score) => h("tr", null,
+        h("td", null, foreign(score.name)),
+        h("td", null, short(score.value), score.cuts.length ? h("span", { class: "quiet" }, `, cut at ${score.cuts.map(([cut]) => short(cut)).join(" and ")}`) : null),
+        h("td", null, score.percentile === null ? "–" : h("span", { class: "place" }, score.cuts.map(([, share]) => at("cut", share)), at("", score.percentile)), score.percentile === null ? "" : `${Math.round(100 * score.percentile)}`))));
+    return h("section", null, h("h3", null, "Scores"), table(read.length ? read : rest),
+      found.why.length ? h("p", { class: "quiet" }, foreign(found.why.join("; "))) : null,
+      read.length && rest.length ? h("details", { id: "other-scores" }, h("summary", null, `${count(rest.length)} more`), table(rest)) : null);
   }
 
   words(found) {

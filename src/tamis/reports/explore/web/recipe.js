@@ -17,7 +17,22 @@ export const settingsOf = (step) => (typeof step === "string" ? {} : typeof step
 /** The recipe on the page after choosing a subset or a shipped recipe as a start. */
 export const startOf = (entry) => structuredClone({ select: [], ...entry.start, name: entry.from === "shipped" ? `my-${entry.name}` : entry.name });
 
-const spoken = (key, value) => (key === "n" ? count(value) : short(value));
+const spoken = (key, value) => (key === "n" ? count(value) : key === "fraction" ? written(key, value) : short(value));
+
+/** A setting as its box shows it: shares in per cent. */
+const written = (key, value) => (key === "fraction" && Number.isFinite(value) ? `${Number((100 * value).toPrecision(12))} %` : String(value ?? ""));
+
+/** What was typed in a box: its value, or what is wrong; a note if it could have meant something else. */
+function typed(box, key, rows) {
+  const [, digits, sign] = /^\s*([-+]?[\d.,]+(?:e[-+]?\d+)?)\s*(%?)\s*$/i.exec(box.value) ?? [];
+  const value = Number(digits?.replace(",", ".") || NaN);
+  if (Number.isNaN(value)) return { wrong: "A number is needed here; the step is unchanged" };
+  if (key === "n" && !(Number.isInteger(value) && value >= 0 && value <= rows)) return { wrong: `A whole number from 0 to ${count(rows)} is needed here, not ${digits}; the step is unchanged` };
+  if (key !== "fraction") return { value };
+  if (value < 0 || value > 100) return { wrong: `A share is from 0 to 100 %, not ${digits} %; the step is unchanged` };
+  if (sign || value >= 1 || !value) return { value: value / 100 };
+  return { value, note: `${digits} was read as ${written(key, value)}. For less than 1 %, type the sign: ${digits} %` };
+}
 
 /** A recipe without the numbers that its controls change: while this stays the same, so do the controls. */
 export function shapeOf({ off, recipe }) {
@@ -173,7 +188,7 @@ export class RecipePane {
         box.max = Math.max(box.max, value);
         box.setAttribute("aria-valuetext", spoken(key, value));
       }
-      box.value = value ?? "";
+      box.value = box.type === "range" ? value ?? "" : written(key, value);
     }
   }
 
@@ -229,8 +244,17 @@ export class RecipePane {
 
   controls(name, settings, place) {
     const set = (changes, how) => this.set(place, { ...settingsOf(now().recipe.select[place]), ...changes }, how);
-    const number = (key, label) => h("input", { type: "number", id: `number-${place}-${key}`, step: "any", value: String(settings[key] ?? ""), "aria-label": `${label} of step ${place + 1}`,
-      change: (event) => { if (event.target.value !== "") set({ [key]: Number(event.target.value) }); } });
+    const number = (key, label) => {
+      const box = h("input", { ...(key === "fraction" ? { class: "percent", inputmode: "decimal", title: "Per cent" } : { type: "number", step: "any" }), id: `number-${place}-${key}`, value: written(key, settings[key]), "aria-label": `${label} of step ${place + 1}`,
+        change: () => {
+          const { value, wrong, note } = typed(box, key, this.facts.rows);
+          box.setAttribute("aria-invalid", String(Boolean(wrong)));
+          if (wrong || note) say(wrong ?? note, Boolean(wrong));
+          if (!wrong) set({ [key]: value });
+          if (!wrong) box.value = written(key, value);
+        } });
+      return box;
+    };
     const slider = (key, low, high, step, label) =>
       h("div", { class: "slider" },
         h("input", {

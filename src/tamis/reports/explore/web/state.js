@@ -11,7 +11,8 @@ export const EMPTY = Object.freeze({
   ranges: [],
   words: [],
   tags: [], // that pairs have (true) or lack (false); "": any tag
-  caption: "",
+  captions: [], // texts that a caption contains; "a | b": one of them
+  caption: "", // one more, which is being typed
   sort: "random",
   column: "",
   descending: true,
@@ -47,6 +48,7 @@ const FITS = {
   ranges: list(tuple(text, orNull(number), orNull(number))),
   words: list(tuple(text, text)),
   tags: list(tuple(text, oneOf(true, false))),
+  captions: list(text),
   caption: text,
   sort: oneOf("random", "row", "cut", "score", "extremes"),
   column: text,
@@ -168,10 +170,24 @@ export function begin(recipe, names) {
   write("replaceState");
 }
 
-export function read() {
+/** Shows what a saved view shows: a state as the end of an address. */
+export function open(saved) {
+  const before = state;
+  read(saved);
+  write("pushState");
+  tell(before);
+}
+
+/** A list without an entry if it is there, else with it. */
+export const toggled = (entries, entry) => {
+  const same = (other) => JSON.stringify(other) === JSON.stringify(entry);
+  return entries.some(same) ? entries.filter((other) => !same(other)) : [...entries, entry];
+};
+
+export function read(from = location.hash.slice(1)) {
   const found = { ...EMPTY };
   const left = [];
-  for (const [key, value] of new URLSearchParams(location.hash.slice(1))) {
+  for (const [key, value] of new URLSearchParams(from)) {
     try {
       const told = JSON.parse(value);
       if (!Object.hasOwn(FITS, key)) continue;

@@ -3,7 +3,7 @@
 // A drawn pair stands for as many pairs of the pool as its stratum has for each one drawn from it. Counts are sums of these
 // weights, so they estimate the pool. What a given subset keeps is stored, and counted over the whole pool.
 
-import { framed, newest as latest } from "./answers.js";
+import { choices, framed, newest as latest } from "./answers.js";
 
 export const newest = latest;
 
@@ -228,8 +228,10 @@ function sureness(verdict) {
 
 const quoted = (name) => `'${String(name).replaceAll("'", "'\\''")}'`;
 
-function chosen({ recipe, columns: shown = [] }) {
+function chosen({ recipe, columns: shown = [], ...about }) {
   const verdict = choose(recipe);
+  const among = passing({ recipe, ...about });
+  const keep = among ? verdict.keep.map((kept, place) => kept && among[place]) : verdict.keep;
   const { name = "mine", select = [], ...rest } = recipe;
   const lines = Object.entries({ name, ...rest }).map(([key, value]) => `${key}: ${JSON.stringify(value)}\n`);
   const yaml = recipe.saved === undefined ? `${lines.join("")}select:${select.length ? "" : " []"}\n${select.map((step) => `- ${JSON.stringify(step)}\n`).join("")}` : "";
@@ -237,7 +239,8 @@ function chosen({ recipe, columns: shown = [] }) {
   return {
     ...verdict, rows: POOL, yaml, labels: {}, models: [sureness(verdict), ...(verdict.models ?? [])],
     command: yaml && `cat > ${quoted(file)} <<'RECIPE'\n${yaml}RECIPE\ntamis select ${quoted(facts.run)} --recipe ${quoted(file)} --out ${quoted(`${name}.parquet`)}`,
-    bars: Object.fromEntries(shown.map((column) => [column, barsOf(column, verdict.keep)])),
+    bars: Object.fromEntries(shown.map((column) => [column, barsOf(column, keep)])),
+    shown: among && Object.fromEntries(shown.map((column) => [column, barsOf(column, among)])),
   };
 }
 
@@ -267,19 +270,29 @@ const pointsOf = (name) => {
 
 const alternate = (one, other) => Array.from({ length: Math.max(one.length, other.length) }, (_, at) => [one[at], other[at]]).flat().filter((place) => place !== undefined);
 
-/** The drawn pairs of a view in its order: `tamis.reports.explore.cached_run.rows_of`. */
-function listed({ recipe, view, compared = [], lasso, finding }) {
+/** 1 for each drawn pair that passes the filters of a view except `show`, null if it has none: `Explorer.passing`. */
+function passing({ recipe, view, compared = [], lasso, finding }) {
+  if (!view || !(view.reason || lasso || finding || [view.region, view.ranges, view.words, view.tags, view.captions].some((some) => some.length))) return null;
   const verdict = choose(recipe);
   const others = compared.map(choose);
   const points = lasso && pointsOf(lasso.map);
   const searched = finding ? new Set(stored.having[finding]) : lasso && new Set(points.places.filter((_, at) => inside(lasso.points, points.x[at], points.y[at])));
-  const part = view.caption.toLowerCase();
-  const shown = PLACES.filter((place) => (view.reason ? verdict.codes[place] === view.reason : view.show === "all" || (view.show === "kept") === Boolean(verdict.keep[place]))
+  const texts = view.captions.map((text) => choices(text).map((part) => part.toLowerCase()));
+  const among = (place) => (!view.reason || verdict.codes[place] === view.reason)
     && view.region.every((bit, at) => others[at].keep[place] === bit)
     && view.ranges.every(([name, low, high]) => columns.get(name).values[place] >= Math.fround(low ?? -Infinity) && columns.get(name).values[place] <= Math.fround(high ?? Infinity))
-    && view.words.every(([name, word]) => wordOf(name, place) === word)
+    && view.words.every(([name]) => view.words.some(([other, word]) => other === name && wordOf(name, place) === word))
     && view.tags.every(([tag, there]) => (tag ? pairs[place].tags.includes(tag) : pairs[place].tags.length > 0) === there)
-    && (!part || (pairs[place].caption ?? "").toLowerCase().includes(part)) && (!searched || searched.has(place)));
+    && texts.every((parts) => parts.some((part) => (pairs[place].caption ?? "").toLowerCase().includes(part))) && (!searched || searched.has(place));
+  return PLACES.map((place) => Number(among(place)));
+}
+
+/** The drawn pairs of a view in its order: `tamis.reports.explore.cached_run.rows_of`. */
+function listed(about) {
+  const { recipe, view } = about;
+  const verdict = choose(recipe);
+  const among = passing(about);
+  const shown = PLACES.filter((place) => (!among || among[place]) && (view.reason || view.show === "all" || (view.show === "kept") === Boolean(verdict.keep[place])));
   const by = (some, key) => [...some].sort((one, other) => {
     const [a, b] = [key(one), key(other)];
     return Number.isNaN(a) - Number.isNaN(b) || (a < b ? -1 : a > b ? 1 : order[one] - order[other]);
@@ -314,10 +327,26 @@ function cards(about) {
   return { drawn: !whole, total: some.length, listed: some.length, start: about.start, cards: here.map((place) => card(place, verdict, about.columns)), sides };
 }
 
-function pair({ row, recipes }) {
+/** The cuts of a recipe by column, [] for a column that it reads without a cut: each with the share of the pool below it. */
+function cutsOf(recipe) {
+  const found = new Map();
+  const { cuts, names = {} } = choose(recipe);
+  const read = [...(recipe.select ?? []).map((step) => Object.values(step)[0]?.score), ...cuts.map(({ score }) => score)];
+  for (const score of new Set(read)) {
+    const name = [score, names[score]].find((each) => columns.has(each));
+    if (name === undefined) continue;
+    const { values } = columns.get(name);
+    const ends = cuts.filter((cut) => cut.score === score).flatMap(({ low, high }) => [low, high]).filter(Number.isFinite);
+    found.set(name, ends.map((end) => [end, (sum((place) => values[place] < end) + sum((place) => values[place] <= end)) / 2 / sum((place) => !Number.isNaN(values[place]))]));
+  }
+  return found;
+}
+
+function pair({ row, recipe = { select: [] }, recipes }) {
   const place = places.get(row);
   if (place === undefined) throw new Error("this pair is not among those in the page");
-  const ranked = [...columns].map(([name, { values, below, upto, facts: { null: none } }]) => ({ name, value: finite(values[place]), percentile: finite(values[place]) === null ? null : (below[place] + upto[place]) / 2 / (POOL - none) }));
+  const cuts = cutsOf(recipe);
+  const ranked = [...columns].map(([name, { values, below, upto, facts: { null: none } }]) => ({ name, read: cuts.has(name), cuts: cuts.get(name) ?? [], value: finite(values[place]), percentile: finite(values[place]) === null ? null : (below[place] + upto[place]) / 2 / (POOL - none) })).sort((one, other) => other.read - one.read);
   const judged = recipes.map(([name, recipe]) => {
     try {
       const verdict = choose(recipe);
@@ -337,14 +366,15 @@ function regions({ compared }) {
   return { sets: some.map(({ kept }) => kept), regions: sorted.map(([pattern, pool]) => ({ pattern: pattern.split(",").map(Number), rows: pool })) };
 }
 
-function wordCounts({ column, part, recipe }) {
+function wordCounts({ column, part, recipe, ...about }) {
+  const among = passing({ recipe, ...about });
   const { known, codes } = words.get(column);
   const { keep } = choose(recipe);
   const found = known.map((word) => ({ word: word.slice(0, 120), whole: word.length <= 120, pool: 0, kept: 0 }));
   codes.forEach((code, place) => {
     if (code < 0) return;
     found[code].pool += weights[place];
-    found[code].kept += keep[place] * weights[place];
+    found[code].kept += keep[place] * (among?.[place] ?? 1) * weights[place];
   });
   const some = found.filter((_, code) => known[code].toLowerCase().includes(part.toLowerCase())).sort((one, other) => other.pool - one.pool || (one.word < other.word ? -1 : 1));
   return { different: known.length, found: some.length, words: some.slice(0, 200) };
