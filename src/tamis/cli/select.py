@@ -263,7 +263,7 @@ def report(
 
     out = out or Path("report-interactive.html" if interactive else "report.html")
     options.in_a_folder(out)
-    follow_the_work(quiet=quiet)
+    follow_the_work(quiet=quiet or not interactive)
     page = tamis.report(
         run, subsets or [], out=out, title=title, chosen=chosen, interactive=interactive, pairs=pairs,
         partial=partial, overwrite=overwrite,

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tamis.core.arrays import Float64s, Mask, Rows
+from tamis.core.arrays import Mask, Rows
 from tamis.core.errors import RunError, TamisError, plural
 from tamis.core.files.storage import writing
 from tamis.core.ids import as_json_value, scramble
@@ -34,9 +34,8 @@ from tamis.reports.explore.pages import pack
 from tamis.reports.explore.queries import COMPARED, Explorer, bar_facts
 from tamis.reports.page import GENERATOR, check_page
 from tamis.reports.page_pairs import KIND, Pair, add_images, first_by, random_order, read_pairs
-from tamis.runs.expression import Expression, parse
+from tamis.runs.expression import parse
 from tamis.runs.subset import Subset
-from tamis.runs.table import Table, as_numbers
 
 log = logging.getLogger(__name__)
 
@@ -190,17 +189,8 @@ def _scores(run: CachedRun, recipes: Sequence[Any], rows: Rows, columns: Mapping
             for text in sorted({str(step.score) for step in steps if hasattr(step, "score")}):
                 key = json.dumps([text, loaded.columns], ensure_ascii=False, separators=(",", ":"))
                 if loaded.columns.get(text, text) not in columns and key not in found:
-                    found[key] = _text(_values(run.table(loaded.columns), parse(text), rows))
+                    found[key] = _text(parse(text).values(run.table(loaded.columns))[rows])
     return found
-
-
-def _values(table: Table, score: Expression, rows: Rows) -> Float64s:
-    values_of, values = score.fit(table), np.empty(rows.size)
-    for block, span in table.blocks_of(rows):
-        here = rows[span] - table.starts[block]
-        read = table.read(block, sorted(score.columns))
-        values[span] = values_of({name: as_numbers(each)[here] for name, each in read.items()}, here.size)
-    return values
 
 
 def _images(run: CachedRun, found: Mapping[int, Pair]) -> Iterator[list[str]]:
