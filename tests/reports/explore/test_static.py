@@ -2,6 +2,7 @@
 
 import json
 import re
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,19 @@ def test_hidden_pairs_are_never_drawn(columns: Any, tmp_path: Path, monkeypatch:
     monkeypatch.setattr(CachedRun, "hidden", np.ones(ROWS, bool))
     with pytest.raises(RunError, match="no pair to show"):
         tamis.report(run.path, out=tmp_path / "page.html", interactive=True)
+
+
+#: Requests of the explorer whose controls the page without a server hides, or never shows.
+SERVERS_OWN = {"copies", "first", "heat", "more", "refresh", "save", "suggestions", "warm"}
+
+
+def test_the_page_answers_every_request_but_those_of_hidden_controls() -> None:
+    web = {entry.name: entry.read_text("utf-8") for entry in (files("tamis.reports.explore") / "web").iterdir()}
+    answers = re.search(r"const ANSWERS = \{\n(.*?)\n\};", web.pop("static.js"), re.DOTALL)
+    assert answers
+    answered = set(re.findall(r"^  (\w+):|[ ,](\w+)(?=,)", answers[1], re.MULTILINE))
+    requests = {name for text in web.values() for name in re.findall(r'\bask\("(\w+)"', text)}
+    assert requests - {name for both in answered for name in both} == SERVERS_OWN
 
 
 def test_what_the_page_stores_stays_inside_its_element(mixed_run: Path, tmp_path: Path) -> None:

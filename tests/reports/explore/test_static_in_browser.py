@@ -264,6 +264,27 @@ def test_a_reader_moves_a_slider_opens_a_pair_and_copies_the_command(sampled: Pa
         expect(tab.locator("dialog")).to_contain_text("percentile")
 
 
+#: Tries to run a script, to load an image and to connect; returns what the policy refused.
+TRY = """() => new Promise((done) => {
+  const refused = [];
+  document.addEventListener("securitypolicyviolation", (event) => refused.push(event.effectiveDirective));
+  const script = document.createElement("script");
+  script.textContent = "window.hurt = 1";
+  document.body.append(script);
+  new Image().src = "https://pool.example/image.png";
+  fetch("https://pool.example/").catch(() => setTimeout(() => done(refused), 100));
+})"""
+
+
+def test_the_policy_refuses_other_scripts_images_from_elsewhere_and_connections(sampled: Path, browser: Any) -> None:
+    tab = browser.new_page()
+    tab.goto(sampled.as_uri())
+    tab.wait_for_selector("body.ready")
+    assert sorted(tab.evaluate(TRY)) == ["connect-src", "img-src", "script-src-elem"]
+    assert tab.evaluate("window.hurt") is None
+    tab.close()
+
+
 def test_findings_with_their_pairs_and_colours_of_the_map_are_the_servers(
     mixed_run: Path, tmp_path: Path, browser: Any
 ) -> None:
