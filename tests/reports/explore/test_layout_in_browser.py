@@ -62,6 +62,9 @@ def test_on_a_phone_recipes_and_scores_scroll_sideways_in_one_line(browser: Any,
         tab.click("summary:has-text('Scores')")
         assert len({round(each.bounding_box()["y"]) for each in tab.locator(".chart").all()}) == 1
         assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        opened(tab, page, recipe=CUT, view="rejects")
+        box = tab.locator("#view-rejects").bounding_box()
+        assert 0 <= box["x"] < box["x"] + box["width"] <= PHONE["width"]
 
 
 def test_a_view_that_lacks_something_shows_the_command_that_adds_it(tab: Any, bare: Path, bare_page: Page) -> None:

@@ -100,6 +100,7 @@ function drawTabs() {
   const state = now();
   fill(parts.tabs, Object.entries(VIEWS).map(([name, text]) =>
     h("button", { type: "button", id: `view-${name}`, "aria-current": state.view === name ? "page" : null, click: () => change({ view: name, ...shownIn(name) }) }, text, name === "findings" && facts.findings ? h("span", { class: "number" }, ` ${facts.findings}`) : null)));
+  parts.tabs.scrollLeft = parts.tabs.querySelector("[aria-current]").offsetLeft - parts.tabs.offsetLeft - 60; // on a phone they do not fit
 }
 
 function drawMain() {
