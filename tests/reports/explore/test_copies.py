@@ -85,6 +85,15 @@ def test_of_many_pairs_only_the_recipes_own_groups_are_shown(
     assert (found["groups"], found["most"]) == (2, None)
 
 
+def test_groups_without_a_step_follow_the_tags_that_the_recipe_reads(explorer: Explorer) -> None:
+    page, recipe = Copies(explorer), {"name": "some", "select": [{"tagged": "some"}]}
+    explorer.retag(lambda: explorer.tags.change(np.arange(2), add=["some"]))
+    assert page.page(recipe, None, 0, 24)["copies"] == 1
+    explorer.retag(lambda: explorer.tags.change(np.arange(4), add=["some"]))
+    assert page.page(recipe, None, 0, 24)["copies"] == 3
+    explorer.retag(lambda: explorer.tags.change(np.arange(4), remove=["some"]))
+
+
 def test_a_run_without_hashes_has_no_groups_and_no_distance(explorer: Explorer) -> None:
     explorer.run.__dict__["columns"] = {name: of for name, of in explorer.run.columns.items() if name != "image_hash"}
     found = Copies(explorer).page(EVERY, None, 0, 24)

@@ -14,6 +14,7 @@ import numpy as np
 
 from tamis.core.arrays import Mask, Rows
 from tamis.core.errors import RecipeError, TamisError
+from tamis.core.files.checked import LABEL
 from tamis.recipes.recipe import load
 from tamis.recipes.steps import Distinct
 from tamis.recipes.steps.distinct import Looked
@@ -43,13 +44,13 @@ class Copies:
         self._explorer, self._guard = explorer, Lock()
         self._newest: Recipe = {}
         self._key = ""  # of what was read: a recipe, and the version of the tags if it reads them
-        self._read: tuple[Distinct, Looked]
+        self._read: Looked
         self._found: dict[int, Repeats] = {}  # by distance
 
     def page(self, recipe: Recipe, distance: int | None, start: int, most: int) -> dict[str, Any]:
         """Returns some groups, the largest first; and how many there are, and how many copies."""
-        number, step = self._step(recipe)
-        own, pairs = getattr(step, "distance", None), int(np.count_nonzero(self._candidates(recipe, number)))
+        number, step, among = self._source(recipe)
+        run, own, pairs = self._explorer.run, getattr(step, "distance", None), int(np.count_nonzero(among))
         slider = own is not None and pairs <= COMPARED
         facts = {"step": number, "text": step and describe(step), "distance": own, "pairs": pairs, "limit": COMPARED}
         facts |= {"most": max(DISTANCES[-1], own or 0) if slider else None, "prefer": getattr(step, "prefer", None)}
@@ -64,13 +65,12 @@ class Copies:
         groups = [[int(head), *rows[originals == head][: MEMBERS - 1].tolist()] for head in heads[largest]]
         every = sorted({row for group in groups for row in group})
         cards = {card["row"]: card for card in self._explorer.cards(every, recipe, [])}
-        hashed = [name for name in [getattr(step, "hash", "image_hash")] if name in self._explorer.run.columns]
-        words = {
-            row: pair.words.get(*hashed) for row, pair in read_pairs(self._explorer.run, every, [], hashed).items()
-        }
+        name = getattr(step, "hash", "image_hash")
+        pairs_read = read_pairs(run, every, [], [name] if name in run.columns else [])
+        hashes = {row: pair.words.get(name) for row, pair in pairs_read.items()}
         shown = []
         for group, size in zip(groups, sizes[largest].tolist(), strict=True):
-            members = [{**cards[row], "bits": differing_bits(words[group[0]], words[row])} for row in group]
+            members = [{**cards[row], "bits": differing_bits(hashes[group[0]], hashes[row])} for row in group]
             members[1:] = sorted(members[1:], key=lambda member: member["bits"] or 0)
             shown.append({"size": size + 1, "members": members})
         return {**facts, "groups": int(heads.size), "copies": int(rows.size), "shown": shown}
@@ -83,49 +83,39 @@ class Copies:
 
     def groups(self, recipe: Recipe, distance: int | None) -> Repeats:
         """Returns the rows that the step drops, or would drop at a distance, and the row that each of them repeats."""
-        number, step = self._step(recipe)
+        (number, step, among), subset = self._source(recipe), self._explorer.choose(recipe)
         if number and distance in (None, getattr(step, "distance", None)):
-            return self._explorer.choose(recipe).verdict.repeats[number]
+            return subset.verdict.repeats[number]
         if not isinstance(step, Distinct):
             raise RecipeError("copies have a distance in bits where 'distinct' finds them by the column image_hash")
-        return self._at(recipe, step.distance if distance is None else distance)
-
-    def _at(self, recipe: Recipe, distance: int) -> Repeats:
-        (number, step), version = self._step(recipe), self._explorer.tags.version
-        tagged = step.prefer or not {TAGS, "label"}.isdisjoint(load(recipe).reads if number else ())
-        key = json.dumps([recipe, version if tagged else 0])
+        distance = step.distance if distance is None else distance
+        version = 0 if {TAGS, LABEL}.isdisjoint(subset.reads) else self._explorer.tags.version
         with self._guard:
-            if key != self._key:
-                table = self._explorer.run.table(self._explorer.choose(recipe).verdict.names)
-                self._read = step, step.look(table.with_candidates(self._candidates(recipe, number)))
-                self._key, self._found = key, {}
+            if self._key != (key := json.dumps([recipe, version])):
+                table = self._explorer.run.table(subset.verdict.names)
+                self._key, self._read, self._found = key, step.look(table.with_candidates(among)), {}
             if distance not in self._found:
-                step, looked = self._read
-                self._found[distance] = repeats(looked.order, replace(step, distance=distance).heads(looked))
+                heads = replace(step, distance=distance).heads(self._read)
+                self._found[distance] = repeats(self._read.order, heads)
             return self._found[distance]
 
     def _read_ahead(self, recipe: Recipe) -> None:
         """Computes the distances of the slider while the page is looked at."""
         for distance in DISTANCES:
-            time.sleep(0.02)  # a request that waits goes first
+            time.sleep(0.1)  # requests and images go first
             with suppress(TamisError, OSError, RuntimeError):  # a request says what is wrong; or Python ends
                 if recipe == self._newest:
-                    self._at(recipe, distance)
+                    self.groups(recipe, distance)
 
-    def _step(self, recipe: Recipe) -> tuple[int, Any]:
-        """Returns the number of the recipe's step that finds copies, and the step; 0 and `distinct` if it has none."""
+    def _source(self, recipe: Recipe) -> tuple[int, Any, Mask]:
+        """Returns the number of the step that finds copies, the step, and its candidates; 0 if the recipe has none."""
         subset = self._explorer.choose(recipe)
         number = min(subset.verdict.repeats, default=0)
         if not number:
-            return 0, Distinct(missing="drop") if "image_hash" in self._explorer.run.columns else None
-        return number, next(step for step in load(recipe).steps if describe(step) == subset.funnel[number - 1]["step"])
-
-    def _candidates(self, recipe: Recipe, number: int) -> Mask:
-        """Returns the pairs that the steps before one leave; with 0, those that all leave."""
-        subset = self._explorer.choose(recipe)
-        later = [code for code, why in enumerate(subset.verdict.why, start=1) if number and (why.step or 0) >= number]
-        codes = subset.verdict.dropped_by
-        return subset.keep if codes is None else subset.keep | np.isin(codes, later)
+            return 0, Distinct(missing="drop") if "image_hash" in self._explorer.run.columns else None, subset.keep
+        step = next(step for step in load(recipe).steps if describe(step) == subset.funnel[number - 1]["step"])
+        later = [code for code, why in enumerate(subset.verdict.why, start=1) if (why.step or 0) >= number]
+        return number, step, subset.keep | np.isin(np.asarray(subset.verdict.dropped_by), later)
 
 
 def differing_bits(original: str | None, other: str | None) -> int | None:
