@@ -89,7 +89,9 @@ def test_hidden_pairs_are_never_drawn(columns: Any, tmp_path: Path, monkeypatch:
 
 
 #: Requests of the explorer whose controls the page without a server hides, or never shows.
-SERVERS_OWN = {"copies", "first", "heat", "more", "refresh", "save", "suggestions", "warm"}
+SERVERS_OWN = {
+    "copies", "delete_view", "first", "heat", "more", "refresh", "save", "save_view", "suggestions", "views", "warm",
+}  # fmt: skip
 
 
 def test_the_page_answers_every_request_but_those_of_hidden_controls() -> None:
