@@ -1,5 +1,7 @@
 """`look` in the browser, without one: what is measured, where it goes, how it stops and goes on."""
 
+import os
+import pty
 import signal
 import subprocess
 import sys
@@ -7,6 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from factories import image_bytes, pair, write_pool, write_tar
 
@@ -83,6 +86,20 @@ def test_more_is_measured_when_the_page_asks(tmp_path: Path) -> None:
     assert first < set(measuring.ready())
 
 
+def test_tags_stay_with_their_pairs_while_the_run_grows(tmp_path: Path) -> None:
+    pool = write_pool(tmp_path / "pool", shards=6, rows=5)
+    server, measuring = explore_pool(pool, run=tmp_path / "run", pairs=5)
+    until(lambda: measuring.progress()["state"] == "enough")
+    before = server.explorer
+    before.tags.change(np.array([4]), add=["good"])
+    measuring.more()
+    until(lambda: len(measuring.ready()) > len(before.run.shards) and measuring.progress()["state"] != "measuring")
+    after = server.explorer
+    subset = after.choose({"name": "mine", "select": [{"tagged": "good"}]})
+    assert np.flatnonzero(subset.keep).tolist() == [moved(before.run, after.run, 4)]
+    server.close()
+
+
 def test_a_broken_shard_is_told_of_and_the_others_are_shown(tmp_path: Path) -> None:
     pool = write_pool(tmp_path / "pool", shards=2, rows=4)
     (pool / "00002.tar").write_bytes(b"no tar at all")
@@ -137,6 +154,15 @@ def test_a_machine_without_a_browser_gets_a_page(monkeypatch: pytest.MonkeyPatch
     assert "no browser can be opened here" in page_instead({"DISPLAY": ":0"})
     monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
     assert "pip install 'tamis[explore]'" in page_instead({"DISPLAY": ":0"})
+
+
+def test_a_terminal_without_a_browser_gets_the_page_and_a_sentence(tmp_path: Path) -> None:
+    pool = write_pool(tmp_path / "pool", shards=1, rows=3)
+    known = {name: word for name, word in os.environ.items() if name not in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")}
+    words = [sys.executable, "-m", "tamis", "look", str(pool), "--quiet"]
+    done = subprocess.run(words, stdout=pty.openpty()[1], stderr=subprocess.PIPE, env=known, cwd=tmp_path, text=True)
+    assert (done.returncode, "--no-browser serves the explorer" in done.stderr) == (0, True), done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["look.html", "look.json", "pool"]
 
 
 def test_an_interrupt_keeps_the_finished_shards(tmp_path: Path) -> None:

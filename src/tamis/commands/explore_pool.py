@@ -15,11 +15,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tamis.commands.look import MEASURED, cheap_signals, draw_order, proposals
 from tamis.commands.score import Scoring, open_for, with_signals
 from tamis.commands.select import select
-from tamis.core.errors import TamisError, first_line
-from tamis.core.files.checked import read_record
+from tamis.core.errors import RunError, TamisError, first_line
+from tamis.core.files.checked import LABEL, read_record
 from tamis.core.files.find import run_name
 from tamis.core.files.storage import files, location
 from tamis.engines.engine import EngineProgress
@@ -216,7 +218,11 @@ def explore_pool(
     def open_pages(ready: Collection[str]) -> Pages:
         opened = CachedRun(measuring.path, partial=True, shards=ready)
         opened.pool = measuring.pool
-        return Pages(Explorer(opened, (), partial(select, any_model=True, partial=True), propose), Images(opened))
+        explorer = Explorer(opened, (), partial(select, any_model=True, partial=True), propose)
+        if LABEL in opened.scores:
+            with suppress(RunError):  # another command is writing: the next tag does it
+                explorer.tags.change(np.empty(0, np.int64))  # recipes read tags that all shards have
+        return Pages(explorer, Images(opened))
 
     answers = {"progress": lambda asked: measuring.progress(), "more": lambda asked: measuring.more()}
     pages = GrowingPages(measuring.ready, open_pages, answers)
