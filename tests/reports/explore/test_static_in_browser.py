@@ -253,6 +253,7 @@ def test_a_reader_moves_a_slider_opens_a_pair_and_copies_the_command(sampled: Pa
         tab.fill("#number-0-value", "0.6")
         tab.keyboard.press("Enter")
         expect(tab.locator("#recipe")).to_contain_text("Estimated from the")
+        expect(tab.locator(".kept-head")).to_have_text(re.compile(r"^about \d+ of 400 pairs kept$"))
         expect(tab.locator("main > .told")).to_contain_text("drawn pairs")
         assert barriers(tab) == []
         tab.click("#copy-export")

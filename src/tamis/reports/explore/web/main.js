@@ -74,7 +74,7 @@ function head() {
     h("h1", null, h("span", { class: "brand" }, "Tamis"), " ", foreign(facts.run)),
     facts.missing && !place("measured") ? h("p", { class: "quiet" }, `${count(facts.missing)} shards are missing`) : null,
     facts.drawn.map((sentence) => h("p", { class: "quiet" }, `${sentence}.`)),
-    found ? h("p", { class: "kept-head" }, h("strong", { id: "kept" }, count(found.kept)), isEmpty() ? " pairs" : ` of ${count(facts.rows)} pairs kept`) : null,
+    found ? h("p", { class: "kept-head" }, found.estimated ? "about " : "", h("strong", { id: "kept" }, count(found.kept)), isEmpty() ? " pairs" : ` of ${count(facts.rows)} pairs kept`) : null,
     h("button", { id: "show-keys", type: "button", title: "Keys (?)", "aria-label": "Keys", click: showKeys }, "?"),
     h("button", { id: "copy-link", type: "button", title: "Copy a link to exactly this view; it works while this server runs", click: () => copy(location.href, "Link") }, "Copy link"));
 }

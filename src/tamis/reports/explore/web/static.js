@@ -237,7 +237,7 @@ function chosen({ recipe, columns: shown = [], ...about }) {
   const yaml = recipe.saved === undefined ? `${lines.join("")}select:${select.length ? "" : " []"}\n${select.map((step) => `- ${JSON.stringify(step)}\n`).join("")}` : "";
   const file = `${name}.yaml`;
   return {
-    ...verdict, rows: POOL, yaml, labels: {}, models: [sureness(verdict), ...(verdict.models ?? [])],
+    ...verdict, estimated: !whole && verdict.known === null, rows: POOL, yaml, labels: {}, models: [sureness(verdict), ...(verdict.models ?? [])],
     command: yaml && `cat > ${quoted(file)} <<'RECIPE'\n${yaml}RECIPE\ntamis select ${quoted(facts.run)} --recipe ${quoted(file)} --out ${quoted(`${name}.parquet`)}`,
     bars: Object.fromEntries(shown.map((column) => [column, barsOf(column, keep)])),
     shown: among && Object.fromEntries(shown.map((column) => [column, barsOf(column, among)])),
