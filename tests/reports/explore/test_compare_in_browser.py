@@ -107,6 +107,7 @@ def test_recipes_are_compared_by_name(run_folder: Path, tmp_path: Path) -> None:
     with served(run_folder, subsets=[Path("no-filter"), tmp_path / "mine.yaml"]) as page:
         names = [(entry["name"], entry["kept"]) for entry in page.ask("facts")["recipes"] if entry["from"] == "subset"]
         assert names == [("no-filter", 60), ("mine", 7)]
+        assert [entry["name"] for entry in page.ask("facts")["recipes"]].count("no-filter") == 1
 
 
 def test_bars_are_to_scale_on_a_phone(browser: Any, page: Page) -> None:
