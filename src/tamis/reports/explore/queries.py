@@ -141,7 +141,7 @@ class Explorer:
             }
             for number, subset in enumerate(self._opened_with)
         ]
-        given = [(each["name"], each["start"].get("select")) for each in opened]  # perhaps as a recipe's name
+        given = [(subset.name, subset.recipe.get("select")) for subset in self._opened_with]  # perhaps as a recipe
         recipes = opened + [one for one in self._shipped() if (one["name"], one["start"].get("select")) not in given]
         labels = [each["label"] for each in names_of(self._opened_with)]
         known = colours(self.run.subset_names, labels, [each["name"] for each in recipes])
