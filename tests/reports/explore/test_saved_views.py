@@ -29,8 +29,7 @@ def test_a_view_is_saved_replaced_and_deleted(run: tamis.Run) -> None:
         save_view(run, "b", "sort=3")
     assert save_view(run, "b", "sort=3", replace=True)["b"] == "sort=3"
     assert save_view(run, "b", None) == {"ä <i>": "sort=2"}
-    with pytest.raises(RecipeError, match="there is no view 'b'"):
-        save_view(run, "b", None)
+    assert save_view(run, "b", None) == {"ä <i>": "sort=2"}  # another page may have deleted it
 
 
 @pytest.mark.parametrize("name", ["", "  ", "x" * 61, "a\nb", "a\u202eb"])

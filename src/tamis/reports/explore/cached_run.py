@@ -268,7 +268,10 @@ def rows_of(
         mask = shown if mask is None else shown & mask
     total = int(np.count_nonzero(mask)) if chosen is None else int(np.count_nonzero(mask[chosen]))
     if view.sort == "row":
-        rows = _first(mask, most or LISTED) if chosen is None else chosen[mask[chosen]]
+        if chosen is None:  # by blocks: eight bytes for each row of the run would be much
+            firsts = [np.flatnonzero(mask[span])[: most or LISTED] + span.start for span in blocks(mask.size)]
+            return np.concatenate([np.empty(0, np.int64), *firsts])[: most or LISTED], total
+        rows = chosen[mask[chosen]]
         return rows[: most or LISTED].copy(), total  # a copy: a view would keep all rows in memory
     if chosen is not None:
         some = np.zeros(mask.size, bool)
@@ -287,15 +290,6 @@ def rows_of(
     both = alternate(_lowest(values, order, mask), _lowest(-values, order, mask))
     _, unique = np.unique(both, return_index=True)
     return both[np.sort(unique)[:LISTED]], total
-
-
-def _first(mask: Mask, n: int) -> Rows:
-    """Returns the first n rows of a mask."""
-    found, left = [np.empty(0, np.int64)], n
-    for span in blocks(mask.size):
-        found.append(np.flatnonzero(mask[span])[:left] + span.start)
-        left -= found[-1].size
-    return np.concatenate(found)
 
 
 def _lowest(keys: NDArray[Any], order: NDArray[np.uint32], among: Mask) -> Rows:

@@ -29,8 +29,9 @@ log = logging.getLogger(__name__)
 #: Limits of a pair's panel: characters of a text, lines of a stored text, neighbours.
 _TEXT, _LINES, _NEIGHBOURS = 20_000, 40, 8
 
-#: The recipe that keeps every pair.
+#: The recipe that keeps every pair, and the kind of named recipes.
 EMPTY: Mapping[str, Any] = {"select": []}
+Named = Sequence[tuple[str, Mapping[str, Any]]]
 
 #: Maximum number of pairs in one answer for the grid.
 _MOST = 240
@@ -43,18 +44,15 @@ class Pages:
         self.explorer, self.images, self.close = explorer, images, images.close
         self.copies = Copies(explorer)
         self.rows = len(explorer.run)
+        recipe, among = _asked_recipe, self._among
         self.answers: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
             "facts": lambda asked: explorer.facts(),
-            "choose": lambda asked: explorer.chosen(
-                _recipe(asked["recipe"]), _names(asked.get("columns", [])), self._among(asked)
-            ),
+            "choose": lambda asked: explorer.chosen(recipe(asked), _names(asked.get("columns", [])), among(asked)),
             "histograms": lambda asked: explorer.histograms(_names(asked["columns"])),
             "rows": self._rows,
-            "heat": lambda asked: explorer.heat(
-                str(asked["x"]), str(asked["y"]), _recipe(asked["recipe"]), self._among(asked)
-            ),
+            "heat": lambda asked: explorer.heat(str(asked["x"]), str(asked["y"]), recipe(asked), among(asked)),
             "words": lambda asked: explorer.word_counts(
-                str(asked["column"]), str(asked.get("part", "")), _recipe(asked["recipe"]), self._among(asked)
+                str(asked["column"]), str(asked.get("part", "")), recipe(asked), among(asked)
             ),
             "regions": lambda asked: explorer.regions(_recipes(asked["compared"])),
             "tag": self._tag,
@@ -180,6 +178,10 @@ def _distance(asked: Mapping[str, Any]) -> int | None:
     return None if asked.get("distance") is None else int(asked["distance"])
 
 
+def _asked_recipe(asked: Mapping[str, Any]) -> Mapping[str, Any]:
+    return _recipe(asked["recipe"])
+
+
 def _recipes(value: Any) -> Sequence[Mapping[str, Any]]:
     return [_recipe(each) for each in value]
 
@@ -188,16 +190,8 @@ def _names(value: Any) -> list[str]:
     return list(dict.fromkeys(str(name) for name in value))
 
 
-def pair_facts(
-    explorer: Explorer,
-    row: int,
-    named: Sequence[tuple[str, Mapping[str, Any]]],
-    recipe: Mapping[str, Any] = EMPTY,
-) -> dict[str, Any]:
-    """Returns the contents of a pair's panel, with the verdict of each named recipe.
-
-    The scores that `recipe` reads come first, with its cuts.
-    """
+def pair_facts(explorer: Explorer, row: int, named: Named, recipe: Mapping[str, Any] = EMPTY) -> dict[str, Any]:
+    """Returns the contents of a pair's panel, with the verdict of each named recipe; the scores of `recipe` first."""
     run, words = explorer.run, explorer.words
     pair = read_pairs(run, [row], explorer.numbers, words)[row]
     inside = row - run.row_ranges[pair.shard].start

@@ -5,13 +5,13 @@ Several pages may save at once: each reads the file again under the run's lock, 
 
 from __future__ import annotations
 
-from tamis.core.errors import RecipeError, RunError, nearest
+from tamis.core.errors import RecipeError, RunError
 from tamis.core.files.checked import read_record, write_record
 from tamis.runs import Run
 from tamis.runs.claims import lock_run
 
-#: Maximum number of views, characters of a name, and characters of an address (a lasso lists its points).
-_MOST, _NAME, _ADDRESS = 200, 60, 200_000
+#: Maximum number of characters of a name, and of an address (a lasso lists its points).
+_NAME, _ADDRESS = 60, 200_000
 
 
 def read_views(run: Run) -> dict[str, str]:
@@ -24,7 +24,7 @@ def save_view(run: Run, name: str, address: str | None, *, replace: bool = False
     """Saves a view, or deletes it if the address is None; returns all views.
 
     Raises:
-        RecipeError: the name is empty, too long, has invisible characters, is taken (without `replace`) or unknown.
+        RecipeError: the name is empty, too long, has invisible characters, or is taken (without `replace`).
         RunError: another command holds the run, the run is gone, or its folder is not writable.
     """
     name = name.strip()
@@ -36,12 +36,8 @@ def save_view(run: Run, name: str, address: str | None, *, replace: bool = False
         raise RunError(f"{run.path} is gone: open the run again where it is now")
     with lock_run(run.path, doing="saves a view"):
         views = read_views(run)
-        if address is None and name not in views:
-            raise RecipeError(f"there is no view {name!r}{nearest(name, views)}: it may be deleted already")
         if address is not None and name in views and not replace:
             raise RecipeError(f"there is a view {name!r} already: replace it, or choose another name")
         views = {each: text for each, text in {**views, name: address}.items() if text is not None}
-        if len(views) > _MOST:
-            raise RecipeError(f"a run has at most {_MOST} views: delete one")
         write_record(run.path / "views.json", {"views": views})
     return read_views(run)
