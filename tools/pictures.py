@@ -58,7 +58,7 @@ def take(browser: Any, name: str, address: str, wait_for: str, clicks: Sequence[
 
 
 def main() -> None:
-    from browsing import chromium
+    from browsing import chromium  # type: ignore[import-not-found]  # of the tests
 
     from tamis.commands.explore import explore
 

@@ -183,7 +183,8 @@ class Scoring:
 
     def _shards_to_derive(self, signal: Derived) -> int:
         """Returns how many shards lack a derived signal: all, as long as the run lacks rows or columns."""
-        from tamis.recipes.derived.columns import columns_of_embeddings, count_lacking
+        from tamis.commands.select import columns_of_embeddings
+        from tamis.recipes.derived.columns import count_lacking
 
         shards = len(self.pool.shards)
         try:
@@ -248,7 +249,8 @@ def derive(run: PathLike | Run, signals: Recipe | Sequence[SignalLike], *, parti
         RecipeError: an unknown signal or setting; a column or a file cannot be used.
         RunError: the run lacks a column or shards, or another command holds it.
     """
-    from tamis.recipes.derived.columns import add_derived, columns_of_embeddings
+    from tamis.commands.select import columns_of_embeddings
+    from tamis.recipes.derived.columns import add_derived
 
     chosen = signals if isinstance(signals, Recipe) else with_signals(Recipe(), signals)
     opened = open_run(run, partial=partial)

@@ -7,7 +7,7 @@ import json
 import logging
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -24,10 +24,10 @@ from tamis.core.types import INDEX_NUMBERS, INDEX_WORDS, Signal, flat, reference
 from tamis.models.reference import BUILT_IN
 from tamis.pools import Pool
 from tamis.recipes.derived import DERIVED, Derived
-from tamis.recipes.derived.columns import columns_of_embeddings
 from tamis.recipes.recipe import PathLike, Recipe, RecipeLike, load, names_of_columns, put, signal_from, usual
 from tamis.runs import Run, open_run
 from tamis.runs.makers import maker_of
+from tamis.runs.manifest import description_of, read_description
 from tamis.runs.run import ScoreSet
 from tamis.signals import SIGNALS
 from tamis.signals.graph import topological
@@ -253,6 +253,19 @@ def columns_of_signals(recipe: Recipe, run: Run) -> dict[str, str]:
                         recipe.name, signal.name, sides[0], str(run.path), sides[1],
                     )  # fmt: skip
     return columns
+
+
+def columns_of_embeddings(signals: Iterable[tuple[str, Signal]], run: Run) -> dict[str, str]:
+    """Maps names of embeddings to those that signals of a recipe make, where a run stores several models'."""
+    found = {}
+    for node in topological([signal for _, signal in signals]):
+        if node.stored_as == "embeddings" and node.name not in run.vectors:
+            wanted = [node.name, as_json_value(settings(node, recorded=True))]
+            for name, folder in run.embeddings.items():
+                facts = read_description(description_of(folder))
+                if [facts["name"], facts.get("settings") or {}] == wanted:
+                    found[node.name] = name
+    return found
 
 
 def _differences(wanted: Mapping[str, Any], stored: Mapping[str, Any]) -> tuple[str, str]:

@@ -18,14 +18,13 @@ from tamis.core.errors import DamageError, RunError
 from tamis.core.files.checked import read_array, write_array
 from tamis.core.files.storage import files, remove
 from tamis.core.ids import as_json_value, fingerprint
-from tamis.core.types import Column, Signal, settings
+from tamis.core.types import Column, settings
 from tamis.core.version import __version__
 from tamis.recipes.derived import Derived, Saved
 from tamis.runs import Run, manifest, open_run, parts
 from tamis.runs.claims import PREPARING_SECONDS, check_same_rows, claim_to_write, lock_run
 from tamis.runs.makers import maker_of
 from tamis.runs.writers import UNFINISHED
-from tamis.signals.graph import topological
 
 #: {column: (rows,) numbers with NaN, or words with None}, and {side file: array}.
 Computed = tuple[Mapping[str, Any], Mapping[str, Any]]
@@ -46,19 +45,6 @@ def add_derived(
     for label, signal in signals:
         opened = _with_columns_of(signal, label or signal.name, opened, columns or {})
     return opened
-
-
-def columns_of_embeddings(signals: Iterable[tuple[str, Signal]], run: Run) -> dict[str, str]:
-    """Maps names of embeddings to those that signals of a recipe make, where a run stores several models'."""
-    found = {}
-    for node in topological([signal for _, signal in signals]):
-        if node.stored_as == "embeddings" and node.name not in run.vectors:
-            wanted = [node.name, as_json_value(settings(node, recorded=True))]
-            for name, folder in run.embeddings.items():
-                facts = manifest.read_description(manifest.description_of(folder))
-                if [facts["name"], facts.get("settings") or {}] == wanted:
-                    found[node.name] = name
-    return found
 
 
 def count_lacking(run: Run, signal: Derived, names: Mapping[str, str]) -> int:
