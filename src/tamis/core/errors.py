@@ -122,6 +122,15 @@ def plural(value: int, noun: str) -> str:
     return f"{value:,} {noun}" if value == 1 else f"{value:,} {noun}s"
 
 
+def duration(seconds: float) -> str:
+    """Returns seconds in at most two units: 42 s, 3 min 5 s, 2 h 10 min, 3 d 4 h."""
+    whole = round(seconds)
+    for size, unit, smaller_size, smaller in ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            return f"{whole // size} {unit} {whole % size // smaller_size} {smaller}"
+    return f"{whole} s"
+
+
 def first_line(error: BaseException) -> str:
     """Returns the first 300 characters of a library's error; its type too if they are not a sentence."""
     text = " ".join(str(error).split())[:300]

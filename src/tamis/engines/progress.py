@@ -23,6 +23,7 @@ from rich.table import Column
 from rich.text import Text
 
 from tamis.core.errors import RunError, escape_controls, plural
+from tamis.core.errors import duration as duration
 from tamis.core.files.checked import read_record, write_record
 from tamis.core.files.remote import redact
 from tamis.core.files.storage import Log, entry_of, files, location, seconds_between_writes
@@ -505,12 +506,3 @@ def follow(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
         if status["state"] != "running":
             return
         time.sleep(max(2.0, seconds_between_writes(location(path))))
-
-
-def duration(seconds: float) -> str:
-    """Returns seconds in at most two units: 42 s, 3 min 5 s, 2 h 10 min, 3 d 4 h."""
-    whole = round(seconds)
-    for size, unit, smaller_size, smaller in ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
-        if whole >= size:
-            return f"{whole // size} {unit} {whole % size // smaller_size} {smaller}"
-    return f"{whole} s"

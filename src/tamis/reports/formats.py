@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from zlib import crc32
 
+from tamis.core.errors import duration as duration
 from tamis.core.types import EXIF_WORDS
-from tamis.engines.progress import duration as duration
 from tamis.recipes.names import shipped_names
 from tamis.recipes.recipe import load
 from tamis.runs.subset import Subset
