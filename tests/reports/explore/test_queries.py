@@ -88,6 +88,22 @@ def test_a_saved_subset_is_the_one_on_the_page(explorer: Explorer) -> None:
     assert explorer.save(RECIPES[2], replace=True)["kept"] == saved["kept"]
 
 
+def test_filters_and_findings_follow_a_subset_that_is_replaced(run_folder: Path) -> None:
+    held = CachedRun(run_folder)
+    first = tamis.select(held, {"name": "cut", "select": [{"at_least": {"score": "words", "value": 9}}]})
+    explorer = Explorer(held, [first], lambda run, recipe: tamis.select(run, recipe))
+    saved, every = {"saved": 0}, RECIPES[0]
+    asked = [(View(region=(1, 0)), every, [saved, RECIPES[2]]), (View(reason=1), saved, [])]
+    before = [explorer.passing(*each) for each in asked]
+    assert explorer.findings.every
+    explorer.save(RECIPES[1], replace=True)
+    keep, other = explorer.choose(RECIPES[1]).keep, explorer.choose(RECIPES[2]).keep
+    after = [explorer.passing(*each) for each in asked]
+    assert [mask.tolist() for mask in after if mask is not None] == [(keep & ~other).tolist(), (~keep).tolist()]
+    assert not any(np.array_equal(*both) for both in zip(before, after, strict=True))
+    assert explorer.findings._context.subsets[0].kept == keep.sum()
+
+
 def test_subsets_it_was_opened_with_keep_what_their_files_keep(run_folder: Path, tmp_path: Path) -> None:
     """Of a set operation with a subset that was made by hand there is no recipe."""
     run = tamis.open_run(run_folder)

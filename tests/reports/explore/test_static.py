@@ -1,7 +1,9 @@
 """Which pairs the page without a server gets, what is in its file, and when it is written."""
 
+import base64
 import json
 import re
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from explored_page import HOSTILE
 from factories import write_run
 
 import tamis
+from tamis.commands.report import open_explorer
 from tamis.core.errors import RunError
 from tamis.core.ids import content_uid
 from tamis.reports.explore import static
@@ -74,6 +77,18 @@ def test_half_is_drawn_in_proportion_and_half_from_the_strata_that_matter() -> N
     assert take.tolist() == [int(np.ceil(90 + 82 * 810 / 882)), int(np.ceil(8 + 82 * 72 / 882)), 10, 10]
     assert take.sum() <= 204
     assert static.allot(sizes, matter, 1000).tolist() == sizes.tolist()
+
+
+def test_infinite_scores_are_far_from_a_cut_and_repeats_are_counted(columns: Any, tmp_path: Path) -> None:
+    a = np.where(columns["b"] < 0.96, np.inf, columns["a"])
+    run = CachedRun(write_run(tmp_path / "run", {"a": a}).path)
+    half = tamis.select(run, {"name": "half", "select": [{"at_least": {"score": "a", "value": 0.5}}]})
+    subset = replace(half, times=half.keep.astype(np.uint16) * 3)
+    rows = static.draw(run, [subset], 400)[0]
+    assert 390 <= rows.size <= 400
+    explorer, _ = open_explorer(run, [subset], partial=False)
+    often = static._subset(explorer, 0, subset, rows)["often"]
+    assert np.frombuffer(base64.b64decode(often), np.uint32).tolist() == (3 * half.keep[rows]).tolist()
 
 
 def test_hidden_pairs_are_never_drawn(columns: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

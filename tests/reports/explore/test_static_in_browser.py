@@ -57,11 +57,18 @@ RECIPES: dict[str, list[Any]] = {
     "any_of": [{"any_of": [{"at_least": {"score": "b", "value": 0.9}}, {"equals": {"score": "n", "value": 5}}]}],
     "none_of": [{"none_of": [[{"at_most": {"score": "b", "value": 0.1}}], [{"equals": {"score": "n", "value": 0}}]]}],
     "an alias": [{"at_least": {"score": "mine", "value": 0.5}}],
+    "groups in groups": [
+        {"any_of": [[{"top_n": {"score": "n", "n": 9}}, {"all_of": [{"at_least": {"score": "b", "value": 0.1}}]}],
+                    {"none_of": [{"at_most": {"score": "1 - b", "value": 0.9}}]},
+                    [{"at_least": {"score": "a", "value": 0.8, "missing": "drop"}}]]},
+        {"at_most": {"score": "mine", "value": 0.9}},
+        {"at_most": {"score": "b", "value": 0.8}},
+    ],
 }  # fmt: skip
 
 
 def as_recipe(name: str) -> dict[str, Any]:
-    aliases = {"columns": {"mine": "b"}} if name == "an alias" else {}
+    aliases = {"columns": {"mine": "b"}} if name in ("an alias", "groups in groups") else {}
     return {"name": "recipe", **aliases, "select": RECIPES[name]}
 
 
@@ -144,6 +151,12 @@ def test_with_all_pairs_the_page_keeps_what_select_keeps(name: str, whole: tuple
     assert tops[0] == tops[1]
     reasons = [[reason for reason in each["reasons"] if reason["rows"]] for each in (ours, theirs)]
     assert reasons[0] == reasons[1]
+    cuts = [
+        [[cut[key] for key in ("score", "low", "high", "dropped")] for cut in each["cuts"]] for each in (ours, theirs)
+    ]
+    assert cuts[0] == cuts[1]
+    question = {"row": 9, "recipe": changed(name), "recipes": []}
+    assert asked(tab, "pair", **question)["scores"] == served(pages, "pair", **question)["scores"]
 
 
 @pytest.mark.parametrize(
@@ -325,6 +338,9 @@ def test_a_step_that_needs_the_whole_pool_drops_what_it_dropped_in_the_given_sub
         about = {"recipe": moved, "view": VIEW, "columns": [], "start": 0, "count": 60}
         keep = tamis.select(mixed_run, moved).keep.tolist()
         assert [card["kept"] for card in asked(tab, "rows", **about)["cards"]] == keep
+        assert asked(tab, "choose", recipe=moved)["models"][0].startswith("Counted")
+        behind = {"name": "one", "select": [{"at_least": {"score": "words", "value": 3}}, first[0]]}
+        assert "in the subset one, but" in asked(tab, "choose", recipe=behind)["models"][0]
         other = {"name": "other", "select": [{"distinct": {"distance": 2, "missing": "drop"}}]}
         assert "whole pool" in tab.evaluate(
             "(recipe) => ask('choose', { recipe }).catch((error) => error.message)", other

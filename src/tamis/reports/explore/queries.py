@@ -519,7 +519,9 @@ class Explorer:
             subset.save(overwrite=True)
         with self._guard:  # from now on the page compares with the new file
             self._opened_with = tuple(subset if opened.name == checked.name else opened for opened in self._opened_with)
-            self._ordered.cache_clear()
+            for cache in (self._ordered, self._masks, self._found):
+                cache.cache_clear()
+            vars(self).pop("findings", None)
         return {"subset": str(path), "kept": subset.kept, "colour": colours(self.run.subset_names)[checked.name]}
 
 

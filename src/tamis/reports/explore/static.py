@@ -88,7 +88,8 @@ def draw(run: CachedRun, subsets: Sequence[Subset], n: int) -> tuple[Rows, Rows,
     for number, subset in enumerate(subsets[:COMPARED], start=1):
         codes |= subset.keep.astype(np.uint8) << number
         distance = distance_from_cut(run, subset)
-        limit = np.nanquantile(distance[first_by(order, 20_000, ~run.hidden)], _NEAR) if distance.any() else -1
+        sample = distance[first_by(order, 20_000, ~run.hidden)]
+        limit = np.nanquantile(sample, _NEAR, method="lower") if distance.any() else -1
         codes |= np.isfinite(distance) & (distance <= limit)
     kinds = np.arange(2 ** (min(len(subsets), COMPARED) + 1))
     sizes = np.bincount(codes[~run.hidden], minlength=kinds.size)
@@ -170,10 +171,11 @@ def _pair(explorer: Explorer, pair: Pair) -> dict[str, Any]:
 def _subset(explorer: Explorer, number: int, subset: Subset, rows: Rows) -> dict[str, Any]:
     """Returns what a subset says of the whole run, and what it does with each drawn pair."""
     codes, cut = subset.verdict.dropped_by, subset.verdict.ranking
+    times = None if subset.times is None else _text(subset.times[rows].astype(np.uint32))
     picked = [0 if codes is None else codes[row : row + 1][0] for row in rows.tolist()]
     copies = {row: subset.verdict.original_of(row) for row in rows.tolist()}
     return explorer.chosen({"saved": number}, []) | {
-        "keep": _text(subset.keep[rows].astype(np.uint8)), "codes": _text(np.array(picked, np.uint16)),
+        "keep": _text(subset.keep[rows].astype(np.uint8)), "often": times, "codes": _text(np.array(picked, np.uint16)),
         "ranking": cut and {"score": cut.score, "low": cut.low, "high": cut.high, "code": cut.code},
         "columns": dict(subset.verdict.names), "repeats": {row: one for row, one in copies.items() if one in copies},
     }  # fmt: skip

@@ -41,7 +41,7 @@ const sum = (here) => weights.reduce((total, weight, place) => (here(place) ? to
 const count = (value) => Math.round(value).toLocaleString("en");
 const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
 const given = facts.recipes.filter((entry) => entry.from === "subset");
-const subsets = stored.subsets.map((subset) => ({ ...subset, codes: array(Uint16Array, subset.codes), keep: array(Uint8Array, subset.keep), names: subset.columns, exact: true }));
+const subsets = stored.subsets.map((subset) => ({ ...subset, codes: array(Uint16Array, subset.codes), keep: array(Uint8Array, subset.keep), names: subset.columns, often: subset.often && array(Uint32Array, subset.often), exact: true }));
 
 // ---- images
 
@@ -143,26 +143,31 @@ function fit(step, candidates, known, names) {
   throw new Error(`${kind} looks at the whole pool, which is not in this page: use the command`);
 }
 
-/** What a step does; one of a given subset that looks at the whole pool drops the pairs that it dropped there. */
-function fitted(step, ...about) {
+/**
+ * What a step does; one of a given subset that looks at the whole pool drops the pairs that it dropped there. Behind other
+ * steps it might drop others: then the subset's name is `assumed`.
+ */
+function fitted(select, at, names, ...about) {
   try {
-    return fit(step, ...about);
+    return fit(select[at], ...about, names);
   } catch (error) {
-    const number = given.findIndex(({ start }) => start.select?.some((other) => same(step, other)));
-    if (number < 0) throw error;
-    const at = given[number].start.select.findIndex((other) => same(step, other));
+    const having = given.flatMap(({ name, start }, number) => (start.select ?? []).map((step, place) => ({
+      name, number, place, step, alike: same(start.select.slice(0, place), select.slice(0, at)) && same(start.columns ?? {}, names),
+    }))).filter(({ step }) => same(step, select[at]));
+    if (!having.length) throw error;
+    const { name, number, place: there, alike } = having.find((one) => one.alike) ?? having[0];
     const { codes, reasons, funnel } = subsets[number];
-    return { says: funnel[at].step, reasons: [`as in the subset ${given[number].name}`], drops: (place) => Number(reasons[codes[place] - 1]?.step === at + 1) };
+    return { says: funnel[there].step, reasons: [`as in the subset ${name}`], assumed: alike ? null : name, drops: (place) => Number(reasons[codes[place] - 1]?.step === there + 1) };
   }
 }
 
 /** Applies steps in order, each to the pairs that the one before left: `tamis.recipes.steps.outcome.run_steps`. */
 function apply(select, names) {
   const codes = new Uint16Array(many);
-  const done = { codes, names, reasons: [], funnel: [], cuts: [], known: POOL };
+  const done = { codes, names, reasons: [], funnel: [], cuts: [], known: POOL, assumed: null };
   for (const [at, step] of select.entries()) {
     const first = done.reasons.length;
-    const found = fitted(step, codes.map((code) => Number(!code)), done.known, names);
+    const found = fitted(select, at, names, codes.map((code) => Number(!code)), done.known);
     const texts = [...found.reasons, `no value for ${found.score ?? step[nameOf(step)].score}`];
     const totals = texts.map(() => 0);
     let kept = 0;
@@ -181,7 +186,8 @@ function apply(select, names) {
     const before = totals.reduce((total, value) => total + value, kept);
     done.funnel.push({ step: found.says, before, kept, cut: found.cut, dropped: missing ? { missing } : {} });
     const ends = found.ends?.some((end) => end !== null) ? [{ score: found.score, low: found.ends[0], high: found.ends[1], code: 1, dropped: totals[0] }] : [];
-    done.cuts.push(...(found.cuts ?? ends).map((cut) => ({ ...cut, code: first + cut.code, dropped: Math.min(cut.dropped, totals[cut.code - 1]) })));
+    done.cuts.push(...(found.cuts ?? ends).map((cut) => ({ ...cut, code: first + cut.code })));
+    done.assumed ??= found.assumed ?? null;
     done.known = found.known !== undefined ? found.known : before === kept ? done.known : null;
   }
   return done;
@@ -197,6 +203,7 @@ function choose(recipe) {
   if (!verdicts.has(key)) {
     const done = apply(recipe.select ?? [], recipe.columns ?? {});
     const keep = Uint8Array.from(done.codes, (code) => Number(!code));
+    for (const cut of done.cuts) cut.dropped = Math.min(cut.dropped, sum((place) => done.codes[place] === cut.code)); // inside another step
     const kept = done.known ?? sum((place) => keep[place]);
     if (verdicts.size > 24) verdicts.clear();
     verdicts.set(key, { ...done, keep, kept, times: kept, ranking: done.cuts.reduceRight((most, cut) => (most && most.dropped >= cut.dropped ? most : cut), undefined) });
@@ -219,6 +226,7 @@ function margin(keep) {
 
 /** How sure the number of kept pairs is. */
 function sureness(verdict) {
+  if (verdict.assumed) return `Estimated: a step drops the pairs that it dropped in the subset ${verdict.assumed}, but here other pairs come to it`;
   if (whole) return "Counted: all pairs of the run are in this page";
   if (verdict.exact) return `Counted over all ${count(POOL)} pairs`;
   if (verdict.known !== null) return `The recipe sets this number; which pairs they are is estimated from the ${count(many)} in this page`;
@@ -331,13 +339,12 @@ function cards(about) {
 function cutsOf(recipe) {
   const found = new Map();
   const { cuts, names = {} } = choose(recipe);
-  const read = [...(recipe.select ?? []).map((step) => Object.values(step)[0]?.score), ...cuts.map(({ score }) => score)];
-  for (const score of new Set(read)) {
-    const name = [score, names[score]].find((each) => columns.has(each));
-    if (name === undefined) continue;
-    const { values } = columns.get(name);
-    const ends = cuts.filter((cut) => cut.score === score).flatMap(({ low, high }) => [low, high]).filter(Number.isFinite);
-    found.set(name, ends.map((end) => [end, (sum((place) => values[place] < end) + sum((place) => values[place] <= end)) / 2 / sum((place) => !Number.isNaN(values[place]))]));
+  const read = [...JSON.stringify(recipe.select ?? []).matchAll(/"score":"(.*?)"/g), ...cuts.map(({ score }) => [score, score])];
+  for (const word of read.flatMap(([, score]) => [score, ...score.match(/[\p{L}_][\p{L}\p{N}_.]*/gu) ?? []])) if (columns.has(names[word] ?? word)) found.set(names[word] ?? word, []);
+  for (const { score, low, high } of cuts) {
+    const { values } = columns.get(names[score] ?? score) ?? {};
+    for (const end of values ? [low, high].filter(Number.isFinite) : [])
+      found.get(names[score] ?? score).push([end, (sum((place) => values[place] < end) + sum((place) => values[place] <= end)) / 2 / sum((place) => !Number.isNaN(values[place]))]);
   }
   return found;
 }
@@ -350,7 +357,7 @@ function pair({ row, recipe = { select: [] }, recipes }) {
   const judged = recipes.map(([name, recipe]) => {
     try {
       const verdict = choose(recipe);
-      return { name, kept: Boolean(verdict.keep[place]), times: verdict.keep[place], reason: reasonOf(verdict, place), repeats: verdict.repeats?.[row] ?? null };
+      return { name, kept: Boolean(verdict.keep[place]), times: (verdict.often ?? verdict.keep)[place], reason: reasonOf(verdict, place), repeats: verdict.repeats?.[row] ?? null };
     } catch (error) {
       return { name, kept: null, reason: error.message };
     }
