@@ -38,13 +38,14 @@ def by_words(least: int, name: str = "") -> dict[str, Any]:
 
 def benched(folder: Path, gain: dict[str, float]) -> Run:
     run = write_run(folder / "run", {"x": [1.0, 2.0, 3.0, 4.0]})
+    kept = {"top": 2, "all": 4}
     shared = {"usable": 4, "epochs": 2.0, "scores": {}, "tasks": {}, "kinds": {}, "scoring_seconds": None,
               "training_seconds": 1.0, "score": {**gain, "n": 3}}  # fmt: skip
     names = {"top": gain, "all": None}
     facts = {
         "kind": "tamis bench", "format": 1, "rows": 4, "baseline": "all", "seeds": [0, 1, 2],
         "training": {"samples": 8, "model": "convnet"}, "failed": {},
-        "contenders": [{"name": name, "kept": 2, "gain": each, **shared} for name, each in names.items()],
+        "contenders": [{"name": name, "kept": kept[name], "gain": each, **shared} for name, each in names.items()],
         "overlap": {one: dict.fromkeys(names, 1.0) for one in names},
     }  # fmt: skip
     (run.path / "bench.json").write_text(json.dumps(with_hash(facts)))
@@ -95,6 +96,8 @@ def test_the_gain_of_a_bench_is_said_with_its_interval(tmp_path: Path) -> None:
         run, [tamis.select(run, {"name": "all", "select": []})], "choice")[1]  # fmt: skip
     assert "The last bench did not train on this subset. top scored best." in shown(
         run, [tamis.select(run, {**top, "name": "other"})], "choice")[1]  # fmt: skip
+    changed = {"name": "top", "select": [{"top_n": {"score": "x", "n": 3}}]}
+    assert "did not train on this subset" in shown(run, [tamis.select(run, changed)], "choice")[1]
     run = benched(tmp_path / "unsure", {"value": 0.04, "low": -0.01, "high": 0.09})
     assert "It includes 0: the difference is not significant." in shown(run, [tamis.select(run, top)], "choice")[1]
 

@@ -41,12 +41,16 @@ def gather(context: Context) -> Facts | None:
 
 
 def _bench(context: Context, place: int) -> Facts | None:
-    """Returns the subset's line of the last bench with its `baseline` and number of `seeds`; None without one."""
+    """Returns the subset's line of the last bench with its `baseline` and number of `seeds`; None without one.
+
+    A line of the same name with another number of pairs is of another subset.
+    """
     facts = bench.gather(context)
-    names = {context.names[place]["label"], context.subsets[place].name}
+    names, kept = {context.names[place]["label"], context.subsets[place].name}, context.names[place]["kept"]
     if facts is None:
         return None
-    line = next((line for line in facts["lines"] if line["subset"]["label"] in names), {"score": None, "gain": None})
+    own = (each for each in facts["lines"] if each["subset"]["label"] in names and each["subset"]["kept"] == kept)
+    line = next(own, {"score": None, "gain": None})
     best = max(
         (line for line in facts["lines"] if line["score"]), key=lambda line: line["score"]["value"], default=None
     )
