@@ -16,7 +16,7 @@ from factories import image_bytes, pair, write_pool, write_tar
 import tamis
 from tamis.commands import explore_pool as module
 from tamis.commands.explore_pool import PoolMeasuring, explore_pool, page_instead
-from tamis.core.errors import PoolError
+from tamis.core.errors import PoolError, RunError
 from tamis.pools import open_pool
 from tamis.reports.explore.growing import GrowingPages, moved
 from tamis.runs import Run
@@ -183,3 +183,31 @@ def test_an_interrupt_keeps_the_finished_shards(tmp_path: Path) -> None:
     whole = tamis.score(pool, run=run, signals=CHEAP, quiet=True)
     assert {name: data for name, data in parts_of(run).items() if name in before} == before
     assert len(whole) == 900
+
+
+def test_a_run_of_another_pool_is_neither_shown_nor_changed(tmp_path: Path) -> None:
+    write_pool(tmp_path / "other" / "pool", shards=2, rows=4)
+    run = tamis.score(tmp_path / "other" / "pool", run=tmp_path / "run", signals=["caption_length"], quiet=True).path
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    with pytest.raises(RunError, match=r"holds another pool .* with --run"):
+        explore_pool(write_pool(tmp_path / "pool", shards=2, rows=9), run=run)
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    with pytest.raises(RunError, match=r"notes\.txt"):
+        explore_pool(tmp_path / "pool", run=tmp_path / "mine")
+
+
+def test_shards_that_a_pool_has_got_are_measured(tmp_path: Path) -> None:
+    pool = write_pool(tmp_path / "pool", shards=2, rows=4)
+    assert measured(pool, tmp_path / "run").progress()["pairs"] == 8
+    assert measured(pool, tmp_path / "run").complete
+    write_tar(pool / "00002.tar", [("0", pair(99))])
+    assert sorted(measured(pool, tmp_path / "run").ready()) == ["00000", "00001", "00002"]
+
+
+def test_a_pool_of_broken_shards_says_why(tmp_path: Path) -> None:
+    (tmp_path / "pool").mkdir()
+    (tmp_path / "pool" / "00000.tar").write_bytes(b"no tar at all")
+    done = measured(tmp_path / "pool", tmp_path / "run").progress()
+    assert (done["state"], list(done["failures"])) == ("done", ["00000"])

@@ -32,6 +32,7 @@ from tamis.models.device import cores
 from tamis.pools import PoolSpec
 from tamis.recipes.recipe import PathLike, Recipe, load
 from tamis.runs import Run
+from tamis.runs.manifest import check_folder, check_pool, read_manifest
 
 if TYPE_CHECKING:
     from tamis.reports.explore.server import Server
@@ -64,13 +65,15 @@ class PoolMeasuring:
         on_end: Callable[[PoolMeasuring], None],
     ) -> None:  # fmt: skip
         self.path, self.pool = location(run), open_for(pool, location(run))
+        check_folder(self.path, self.pool)
+        check_pool(self.path, read_manifest(self.path), self.pool)
         self._goal = self._each = pairs
         self._shards, self._seed, self._on_end = shards, seed, on_end
         self._scored, self._begun, self._stopped, self._error = 0, 0, False, ""
         self._thread: threading.Thread | None = None  # None: not begun
         run_ = self._run
         self.complete = (
-            run_ is not None and not run_.missing_shards
+            run_ is not None and {*run_.urls, *self.order} <= {*run_.shards}
             and all(group.shards.issuperset(run_.shards) for group in run_.scores.values())
         )  # fmt: skip
         written = self.path / "recipe.yaml"  # goes on to name its signals
@@ -158,8 +161,8 @@ class PoolMeasuring:
         run, ready, status = self._run, len(self.ready()), {}
         if (self.path / "status.json").is_file() and not self.complete:
             status = read_record(self.path / "status.json")
-        failures = run.failures if run else {}
-        pairs = status.get("pairs") or {"done": len(run) if run and self.complete else 0, "total": None}
+        failures = {} if run is None else run.failures  # a run without pairs is false
+        pairs = status.get("pairs") or {"done": len(run) if run is not None and self.complete else 0, "total": None}
         goal, rate = min(self._goal, pairs["total"] or self._goal), status.get("rate") or 0
         over = "done" if self.complete or ready + len(failures) >= len(self.pool.shards) else "enough"
         busy = not self.complete and (self._thread is None or self._thread.is_alive())
@@ -173,7 +176,7 @@ class PoolMeasuring:
             "of": goal,
             "rate": rate,
             "left": max(0.0, (goal - pairs["done"]) / rate) if rate and busy else None,
-            "command": run.completing_command() if run else "",
+            "command": "" if run is None else run.completing_command(),
         }
 
 

@@ -239,7 +239,10 @@ def check_pool(run: Path, facts: Mapping[str, Any] | None, pool: Pool, *, grow: 
     new = [shard.name for shard in pool.shards if shard.name not in listed]
     if new:
         lacks = f"which lacks {len(new):,} of these, the first: {new[0]}"
-        raise RunError(f"{run} holds another pool ({' '.join(pool_paths(facts))}), {lacks}. Add them with --grow")
+        raise RunError(
+            f"{run} holds another pool ({' '.join(pool_paths(facts))}), {lacks}. "
+            "Name another folder with --run, or add them with --grow"
+        )
 
 
 def pool_paths(facts: Mapping[str, Any]) -> list[str]:

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -126,8 +127,12 @@ def test_more_can_be_measured_and_an_old_page_says_so(tab: Any, growing_run: Pat
         tab.wait_for_selector("body.ready")
         tab.locator("#measure-more").click()
         expect(tab.locator("#copy-rest")).to_have_attribute("title", "tamis score pool --run run")
+        poll = time.monotonic() + 60
+        while not measuring.asked and time.monotonic() < poll:
+            tab.wait_for_timeout(20)  # the click's request may still be on its way
         assert measuring.asked == 1
         pages._versions.clear()
+        assert [page.request(f"/{page.token}/near?v={version}", b"x")[0] for version in ("1", "")] == [409, 409]
         tab.locator("#view-rejects").click()
         expect(tab.locator(".told").last).to_contain_text("this page is older than what the server still has open")
 

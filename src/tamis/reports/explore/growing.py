@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import islice
 from typing import Any
 
+from tamis.core.errors import RunError
 from tamis.core.types import Sample
 from tamis.pools import Pool
 from tamis.pools.images import fill_pixels, hide_warnings
@@ -74,7 +75,7 @@ class GrowingPages:
         return self._first[row][1]
 
     def add_image(self, data: bytes) -> dict[str, Any]:
-        raise NoImage("there are no pairs to search yet")
+        raise RunError("there are no pairs to search yet")
 
     def read_first(self, pool: Pool, shards: Iterable[str]) -> None:
         """Reads the first pairs of one of some shards, in the order in which they are measured."""

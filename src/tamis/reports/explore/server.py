@@ -143,7 +143,11 @@ def application(pages: Pages | GrowingPages, token: str, framed: Callable[[], bo
         return await _answer(answers[name], asked)
 
     async def search(request: Request) -> Response:
-        return await _answer(pages.at(request.query_params.get("v", "")).add_image, await _body(request))
+        data, version = await _body(request), request.query_params.get("v", "")
+        try:
+            return await _answer(pages.at(version).add_image, data)
+        except LookupError as error:
+            return JSONResponse({"error": str(error.args[0])}, 409)
 
     def image(request: Request) -> Response:
         digits = request.path_params["row"]
