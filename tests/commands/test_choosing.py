@@ -50,6 +50,7 @@ def facts_of(subset: Subset, folder: Path) -> list[Any]:
     first = explorer.facts()
     assert first["drawn"] == ["clip and clip_loss are lab/clip: it knows only the drawn world, so " + NOTHING]
     chosen = explorer.chosen(first["recipes"][0]["start"], [])["models"]
+    assert NOTHING not in " ".join(chosen)  # the head of the page says it
     return [
         [*loaded.used, loaded.recipe],
         json.loads((folder / "shards" / "export.json").read_text()),

@@ -21,12 +21,16 @@ def maker_of(run: Run, column: str) -> dict[str, Any]:
 
 def models_in_words(makers: Sequence[Mapping[str, Any]]) -> list[str]:
     """Returns sentences: which models made columns, and which of them know only the lab's drawings."""
+    return chosen_by(makers) + drawn_world({maker["label"]: maker["models"] for maker in makers})
+
+
+def chosen_by(makers: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns a sentence about the models that made columns; [] for none."""
     made = []
     for maker in makers:
         named = f" (the recipe names {' and '.join(maker['named'])})" if maker.get("named") else ""
         made += [f"{maker['label']} of {' and '.join(maker['models'])}{named}"] if maker["models"] else []
-    by = [f"Chosen by {', '.join(dict.fromkeys(made))}"] if made else []
-    return by + drawn_world({maker["label"]: maker["models"] for maker in makers})
+    return [f"Chosen by {', '.join(dict.fromkeys(made))}"] if made else []
 
 
 def drawn_world(models: Mapping[str, Iterable[str]]) -> list[str]:

@@ -121,6 +121,38 @@ def test_a_recipe_has_the_same_colour_everywhere(tab: Any, page: Page) -> None:
     shows(tab, 60)
 
 
+def test_images_come_before_recipes_that_are_counted_slowly(tab: Any, page: Page) -> None:
+    held: list[Any] = []
+    released: list[bool] = []
+    tab.route("**/ask/choose", lambda route: route.continue_() if released else held.append(route))
+    tab.goto("about:blank")
+    tab.goto(page.address)
+    tab.wait_for_selector(".grid .card")
+    assert held
+    assert not tab.locator("body.ready").count()
+    released.append(True)
+    for each in held:
+        each.continue_()
+    tab.wait_for_selector("body.ready")
+    expect(tab.locator(".chip[aria-pressed=true]")).to_have_count(1)
+    tab.unroute("**/ask/choose")
+
+
+def test_steps_that_combine_others_are_in_words(tab: Any, page: Page) -> None:
+    cut, share = (
+        {"at_least": {"score": "words", "value": 3, "missing": "drop"}},
+        {"top_fraction": {"score": "words", "fraction": 0.3}},
+    )
+    word = {"equals": {"score": "status", "value": ["ok", "json_broken"]}}
+    steps = [{"any_of": [[cut], share]}, {"all_of": ["distinct", [cut, word]]}, {"none_of": [{"any_of": [cut, word]}]}]
+    opened(tab, page, recipe={"name": "combined", "select": steps})
+    assert tab.locator(".step p.quiet").all_inner_texts() == [
+        "words at least 3, or best 30 % by words",
+        "distinct, and words at least 3, then status is ok or json_broken",
+        "(any of: words at least 3, or status is ok or json_broken)",
+    ]
+
+
 @pytest.mark.skipif(bool(NO_AXE), reason=NO_AXE)
 def test_axe_finds_nothing_wrong_where_something_is_lacking(tab: Any, bare_page: Page) -> None:
     for view in ("map", "disagree"):

@@ -54,7 +54,7 @@ from tamis.reports.explore.tagging import Tags, kept_shares
 from tamis.reports.formats import colours, names_of
 from tamis.reports.page_pairs import read_pairs, smallest
 from tamis.reports.traits import TRAITS, Findings
-from tamis.runs.makers import drawn_world, models_in_words
+from tamis.runs.makers import chosen_by, drawn_world
 from tamis.runs.reasons import Verdict
 from tamis.runs.subset import OtherCaptions, Subset, captions_of
 from tamis.runs.tags import BAD, GOOD, TAGS
@@ -234,7 +234,7 @@ class Explorer:
                 {"score": cut.score, "low": cut.low, "high": cut.high, "dropped": subset.verdict.drops(cut)}
                 for cut in subset.verdict.cuts
             ],
-            "models": models_in_words([saved.get(maker["fingerprint"], maker) for maker in subset.used]),
+            "models": chosen_by([saved.get(maker["fingerprint"], maker) for maker in subset.used]),
             "yaml": "" if "saved" in recipe else as_yaml(recipe),
             "labels": kept_shares(self.tags, subset.keep),
             "bars": {column: self.bins(column).count(keep).tolist() for column in columns},

@@ -30,6 +30,10 @@ export class CopiesView {
   async draw(place) {
     const recipe = JSON.stringify(active());
     if (recipe !== this.recipe) Object.assign(this, { recipe, distance: null, start: 0 });
+    if (!this.found) {
+      this.near.hidden = true;
+      fill(this.told, "Looking for copies …");
+    }
     fill(place, this.note, this.near, this.told, this.pager, this.list);
     await this.look({});
   }

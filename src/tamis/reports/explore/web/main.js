@@ -303,11 +303,18 @@ async function start() {
   chips.draw();
   chips.counted = chips.count();
   const given = facts.recipes.filter((entry) => entry.from === "subset").slice(0, facts.compared);
-  const opened = given[0] ?? (location.hash ? null : await chips.strictest());
-  if (opened) begin(startOf(opened), given.map((entry) => entry.name));
+  const strictest = given.length || location.hash ? null : chips.strictest();
+  let opened = given[0] ?? await Promise.race([strictest, new Promise((done) => setTimeout(done, 300))]);
+  makeMain();
+  if (opened === undefined) { // recipes are counted slowly: the images come first
+    recipe.draw();
+    drawMain();
+    await load();
+    opened = await strictest;
+  }
+  if (opened && (given.length || !location.hash)) begin(startOf(opened), given.map((entry) => entry.name)); // else the user has begun
   chips.mark();
   recipe.draw();
-  makeMain();
   drawMain();
   await Promise.all([scores.draw(), choose(), load()]);
   controls.draw(found);

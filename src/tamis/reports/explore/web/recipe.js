@@ -19,6 +19,21 @@ export const startOf = (entry) => structuredClone({ select: [], ...entry.start, 
 
 const spoken = (key, value) => (key === "n" ? count(value) : key === "fraction" ? written(key, value) : short(value));
 
+const JOINED = { __proto__: null, all_of: ", and ", any_of: ", or ", none_of: ", or " };
+
+/** A step, or a list of them, as words: "english at least 0.02". */
+function worded(step) {
+  if (typeof step === "string") return step;
+  if (Array.isArray(step)) return step.map(worded).join(", then ") || "every pair";
+  const [name, { score, missing, ...rest }] = [nameOf(step), settingsOf(step)];
+  if (JOINED[name]) return `(${name.replace("_", " ")}: ${settingsOf(step).map(worded).join(JOINED[name])})`;
+  if (name === "tagged") return `tagged ${settingsOf(step).join(" or ")}`;
+  if (name === "between") return `${score} from ${rest.low} to ${rest.high}`;
+  if (name === "top_fraction" && rest.fraction) return `best ${written("fraction", rest.fraction)} by ${score}`;
+  const values = Object.entries(rest).map(([key, value]) => `${key === "value" ? "" : `${key} `}${[value].flat().map((each) => (each !== null && typeof each === "object" ? JSON.stringify(each) : written(key, each))).join(" or ")}`);
+  return [score, NAMES[name] ?? name.replaceAll("_", " "), values.join(", ")].filter(Boolean).join(" ");
+}
+
 /** A setting as its box shows it: shares in per cent. */
 const written = (key, value) => (key === "fraction" && Number.isFinite(value) ? `${Number((100 * value).toPrecision(12))} %` : String(value ?? ""));
 
@@ -272,7 +287,7 @@ export class RecipePane {
     if (name === "top_fraction" || name === "random_fraction") return slider("fraction", 0, 1, 0.005, "Share");
     if (name === "top_n") return slider("n", 0, this.facts.rows, 1, "Number");
     const rest = Object.entries(settings).filter(([key]) => !["score", "missing"].includes(key));
-    if (Array.isArray(settings)) return h("p", { class: "quiet" }, foreign(settings.map((part) => (typeof part === "string" ? part : JSON.stringify(part))).join(", ")));
+    if (Array.isArray(settings)) return h("p", { class: "quiet" }, foreign(settings.map(worded).join(JOINED[name] ?? ", ")));
     return rest.length ? h("p", { class: "quiet" }, rest.map(([key, value]) => [key === "value" ? "" : `${key} `, foreign(Array.isArray(value) ? value.join(" or ") : typeof value === "object" ? JSON.stringify(value) : value), " "])) : null;
   }
 

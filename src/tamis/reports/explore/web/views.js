@@ -51,18 +51,18 @@ export async function disagree(place, facts, compared, columns) {
   h("p", { class: "told" }, opened.length ? "The images below are of the chosen bar." : "A bar opens its images. ● keeps, ○ drops."));
 }
 
-/** A line with a bar, which shows its pairs. */
+/** A line with a bar, which shows its pairs; with `of` the bar has their number and share. */
 const row = (of, most) => (text, rows, pressed, click) => h("button", { type: "button", class: "reason", disabled: !rows, "aria-pressed": String(pressed), click },
-  h("span", { class: "text" }, foreign(text)), h("span", { class: "bar-cell" }, h("i", { style: { width: `${(100 * rows) / most}%` } }), h("span", null, `${count(rows)} · ${percent(rows, of)}`)));
+  h("span", { class: "text" }, foreign(text)), h("span", { class: "bar-cell" }, h("i", { style: { width: `${(100 * rows) / most}%` } }), of ? h("span", null, `${count(rows)} · ${percent(rows, of)}`) : null));
 
 /** What may be wrong with pairs, the most harmful first, and recipes worth trying. */
 export async function findings(place) {
   if (!place.childElementCount) fill(place, h("p", { class: "quiet" }, "Looking for what may be wrong …"));
   const found = await ask("findings");
   if (now().view !== "findings") return;
-  const line = row(found.rows, Math.max(...found.findings.map((each) => each.rows), 1));
+  const line = row(null, Math.max(...found.findings.map((each) => each.rows), 1));
   fill(place,
-    h("section", { id: "findings" }, h("h3", null, "What may be wrong, the most harmful first"),
+    h("section", { id: "findings" }, h("h3", null, "What may be wrong, the most harmful first"), found.findings.length ? h("p", { class: "quiet" }, "A click shows the pairs.") : null,
       found.findings.length ? found.findings.map((each) => {
         const on = now().finding === each.ident;
         return [line(each.sentence, each.rows, on, () => change({ finding: on ? null : each.ident, show: "all", reason: 0, words: [] })),
