@@ -113,7 +113,11 @@ def test_no_pool_is_an_error_and_an_empty_one_has_no_pairs(tmp_path: Path) -> No
     with pytest.raises(PoolError, match="typo"):
         explore_pool(tmp_path / "typo", run=tmp_path / "run")
     write_tar(tmp_path / "empty" / "00000.tar", [])
-    assert measured(tmp_path / "empty", tmp_path / "run").progress()["pairs"] == 0
+    server, measuring = explore_pool(tmp_path / "empty", run=tmp_path / "run")
+    until(lambda: measuring.progress()["state"] == "done")
+    assert measuring.progress()["pairs"] == 0
+    assert server.explorer.found() == {"rows": 0, "findings": [], "proposals": []}
+    server.close()
 
 
 def test_the_first_pairs_are_read_by_the_pools_reader(tmp_path: Path) -> None:

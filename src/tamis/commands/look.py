@@ -159,7 +159,7 @@ def cheap_signals(pool: Pool) -> list[str]:
 def proposals(run: Run, subsets: Sequence[Subset], pool: PoolSpec) -> tuple[Proposal, ...]:
     """Returns the recipes worth trying: first those of `MEASURED` tried on the sample, then some that need models."""
     found = []
-    for subset in subsets:
+    for subset in subsets if len(run) else ():
         kept = share_interval(int(subset.keep.sum()), len(run))
         last = subset.funnel[-1]
         repeats = last["before"] - last["kept"]
