@@ -10,6 +10,7 @@ from jinja2 import Environment
 
 from tamis.core.errors import RunError, TamisError, escape_controls
 from tamis.core.files.find import is_remote
+from tamis.reports.formats import number as in_digits
 from tamis.reports.page_pairs import thumbnail
 from tamis.runs import Run
 from tamis.runs.stream import samples_of
@@ -86,7 +87,7 @@ def show(
     figures, lines = [], []
     for number, sample in enumerate(samples):
         caption = escape_controls(sample.caption or "")[:_CAPTION] or "(no caption)"
-        values = [f"{name.rpartition('.')[2]} {values[number]:.3g}" for name, values in scores.items()]
+        values = [f"{name.rpartition('.')[2]} {in_digits(values[number], 3)}" for name, values in scores.items()]
         if reason := subset.verdict.reason_of(sample.row):
             values.insert(0, reason)
         if (times := subset.times_of(sample.row)) > 1:

@@ -88,6 +88,8 @@ def test_the_page_grows_without_disturbing_its_user(tab: Any, growing_run: Path)
         pages.read_first(open_pool(str(growing_run.parent / "pool")), ["00001"])
         expect(tab.locator(".first .card")).to_have_count(4)
         expect(tab.locator(".first .caption").first).to_have_text(caption(1000))
+        one, two = (tab.locator(".first .card").nth(place).bounding_box() for place in (0, 1))
+        assert one["x"] + one["width"] <= two["x"]
         image = tab.locator(".first img").first
         expect(image).to_be_visible()
         assert image.evaluate("image => image.decode().then(() => image.naturalWidth)") > 0
