@@ -54,6 +54,7 @@ def test_a_half_finished_score_is_left_out_with_a_warning(tmp_path: Path, caplog
     with pytest.raises(RunError, match="'image_size'"):
         half.to_pandas(["shorter_side"])
     assert "1 of 2 shards" in half._repr_html_()
+    assert "so far" in half._repr_html_()
 
 
 @pytest.mark.parametrize("sign", ["&", "|", "-"])
@@ -111,6 +112,7 @@ def test_a_subset_shows_what_it_keeps_and_drops_and_its_funnel_the_steps(run: ta
 
 def test_a_run_shows_eight_pairs_nulls_and_what_comes_next(run: tamis.Run) -> None:
     html = run._repr_html_()
+    assert "so far" not in html  # every shard has every score
     assert html.count("data:image/webp;base64,") == 8
     assert html.count("<figcaption") == 8
     assert "Next: tamis.select(run, &#39;basic&#39;)" in html

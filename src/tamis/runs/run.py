@@ -150,6 +150,8 @@ class Run:
             there = "" if done == shards else f"{done:,} of {shards:,} shards"
             facts = {"unit": column.unit or column.kind, "about": column.about, "so far": there}
             rows.append({"column": name, **facts, "no value": self._share_of_nulls(name)})
+        if not any(row["so far"] for row in rows):
+            rows = [{key: value for key, value in row.items() if key != "so far"} for row in rows]
         counts = f"{len(self):,} pairs in {shards:,} shards"
         counts += f" ({', '.join(f'{count:,} {status}' for status, count in self.statuses.most_common())})"
         counts += f"; {len(self.missing_shards):,} shards are missing" if self.missing_shards else ""
