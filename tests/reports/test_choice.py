@@ -65,6 +65,8 @@ def test_the_subset_is_the_first_or_the_named_one_and_the_page_says_how_it_was_c
     assert "choice" not in sections_of(run, [])
     html = render(gather(Context(run, subsets, title="<Trial> & error")))
     assert "<title>&lt;Trial&gt; &amp; error · Tamis report</title>" in html
+    with pytest.raises(ValueError, match="expected 100 pairs or more, got 99"):
+        tamis.report(run, subsets, out="page.html", interactive=True, pairs=99)
     with pytest.raises(ValueError, match="leave them out with interactive"):
         tamis.report(run, subsets, out="page.html", chosen="words-4", interactive=True)
 

@@ -40,7 +40,7 @@ def report(
         title: of the page, in place of the run's name.
         chosen: name of the subset that its first page, which prints on one sheet, is about; the first if None.
         interactive: write the explorer instead, with sliders, filters and map, for drawn pairs of the run.
-        pairs: how many to draw for it: half at random, half near the subsets' cuts and where these disagree.
+        pairs: how many to draw for it (100 or more): half at random, half near the subsets' cuts and disagreements.
         partial: report the finished shards of an incomplete run; the page then says so at its top.
         overwrite: replace an earlier page; one in the run folder is replaced anyway.
 

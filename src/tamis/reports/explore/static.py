@@ -61,7 +61,10 @@ def write_static(
 
     Raises:
         RunError: the run has no pair to show, or the page cannot be written.
+        ValueError: fewer than 100 pairs are asked for, which might be fewer than the strata.
     """
+    if pairs < 100:
+        raise ValueError(f"expected 100 pairs or more, got {pairs}")
     run = explorer.run
     check_page(out, overwrite=overwrite, read=run.pool_files)
     if run.hidden.all():
