@@ -122,6 +122,14 @@ def test_the_page_grows_without_disturbing_its_user(tab: Any, growing_run: Path)
         assert tab.locator("#measured").inner_text().startswith("Measured 3 of 3 shards")
 
 
+def test_a_pool_without_a_readable_shard_says_so(tab: Any, growing_run: Path) -> None:
+    with growing(growing_run) as (measuring, page, _):
+        measuring.state = "done"
+        tab.goto(page.address)
+        expect(tab.locator("#main [role=alert]")).to_have_text("No shard could be read.")
+        expect(tab.locator("#recipe, #scores")).to_have_text(["", ""])
+
+
 def test_more_can_be_measured_and_an_old_page_says_so(tab: Any, growing_run: Path) -> None:
     with growing(growing_run) as (measuring, page, pages):
         measuring.done, measuring.state = ["00001"], "enough"

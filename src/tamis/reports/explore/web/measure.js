@@ -24,7 +24,9 @@ export async function measured(place) {
     }
     draw(found);
     const over = ["done", "enough", "failed"].includes(found.state);
-    if (over && !cards.isConnected) fill(place, h("p", { class: "problem", role: "alert" }, found.error || "The pool has no pairs."));
+    if (over) for (const pane of ["recipe", "scores"]) fill(document.getElementById(pane)); // nothing is being read
+    const none = Object.keys(found.failures).length ? "No shard could be read." : "The pool has no pairs.";
+    if (over && !cards.isConnected) fill(place, h("p", { class: "problem", role: "alert" }, found.error || none));
     await later(over ? 2000 : 250);
   }
 }
