@@ -140,7 +140,7 @@ def test_the_report_shows_what_the_steps_found(scored: Run, tmp_path: Path) -> N
     distinct = Subset.load(tmp_path / "one.parquet", scored)
     page = tamis.report(scored, [clipcov, distinct], out=tmp_path / "report.html").read_text()
     assert "covariance error" in page
-    assert "Repeated images" in page
+    assert "groups of repeated images" in page
     assert "2 pairs, one stays" in page
     assert "Step 1: adds less" in page
 

@@ -63,8 +63,8 @@ def test_a_hidden_pair_is_found_by_no_search_and_counted_in_no_list(tmp_path: Pa
         assert not explorer.word_counts(column, str(secret), every)["words"], column
         assert explorer.word_counts(column, "", every)["different"] == 3
         assert explorer.view(View(words=((column, str(secret)),)), every)[1] == 0
-    assert explorer.view(View(caption="secret2"), every)[1] == 0
-    assert explorer.view(View(caption="secret"), every)[1] == 3
+    assert explorer.view(View(captions=("secret2",)), every)[1] == 0
+    assert explorer.view(View(captions=("secret",)), every)[1] == 3
     assert explorer.word_counts("status", "", every)["words"][0]["pool"] == 4
     choice = {
         "name": "hashes",
