@@ -13,7 +13,7 @@ import tamis
 ROOT = Path(tamis.__file__).parents[1]
 #: What is imported inside functions only, so that `import tamis` stays cheap.
 HEAVY = {
-    *("cv2", "diffusers", "faiss", "fasttext_pybind", "huggingface_hub", "onnxruntime", "openvino", "pandas"),
+    *("cv2", "diffusers", "faiss", "fasttext_pybind", "huggingface_hub", "onnx", "onnxruntime", "openvino", "pandas"),
     *("rapidfuzz", "rapidocr", "ray", "scipy", "sklearn", "spacy", "starlette", "tokenizers", "torch", "transformers"),
     *("uvicorn", "webdataset"),
 }

@@ -35,7 +35,7 @@ CPU = Device(batch_size=4, threads=1)
 
 #: Signals whose examples run no network of torch.
 WITHOUT_TORCH = {"caption_length", "image_size", "file_hash", "image_hash", "image_quality", "language", "head"}
-WITHOUT_TORCH |= {"class_mentions", "text_area", "text_match", "complexity_action"}
+WITHOUT_TORCH |= {"class_mentions", "complexity_action"}
 
 
 def on_both(work: Callable[[Device], Any], full: int = 0) -> tuple[Any, Any]:

@@ -340,7 +340,6 @@ def test_the_runtime_of_the_text_networks_counts_where_it_changes_results(monkey
     def stems(precision: Precision, *, openvino: bool, fast: bool = True, cuda: bool = False) -> tuple[str, str]:
         monkeypatch.setattr(ocr, "_has_openvino", lambda: openvino)
         monkeypatch.setattr(ocr, "fast_bf16", lambda: fast)
-        monkeypatch.setattr(ocr, "_has_cuda", lambda: cuda)
         identities = Identities(Device(kind="cuda" if cuda else "cpu", precision=precision))
         return identities.fingerprint(TextBoxes()), identities.fingerprint(RecognisedText())
 

@@ -16,7 +16,7 @@ import importlib.util
 import re
 import threading
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +59,10 @@ Legible = Callable[[Sequence[Pixels], Sequence[Regions]], list[NDArray[np.bool_]
 #: n images (height, width, 3) of uint8 RGB -> their regions, each image on its own.
 TextDetector = Callable[[Sequence[Pixels]], list[Regions]]
 
+#: Asks for the probability maps of images, and returns lines and what may be titles.
+Search = Generator[Pixels, NDArray[np.float32], tuple[Regions, Regions]]
+
+_PIXELS_AT_ONCE = 32 << 18  # of the images in one batch of a GPU: 32 of 512 x 512 pixels
 _CORE = 0.3  # lowest probability of a pixel in a core (PP-OCR's setting)
 _GROW = 1.6  # cores grow by area * _GROW / perimeter on every side (PP-OCR's unclip ratio)
 _SMALLEST = 3  # pixels; cores with a shorter side are noise
@@ -86,23 +90,22 @@ def load_text_detector(
     require("cv2", extra="text")
     import cv2
 
-    network = load_network(model, device, one_by_one=True)
+    on_cpu = device.kind == "cpu"
+    network = load_network(model, device, one_by_one=on_cpu)
     pool = ThreadPoolExecutor(device.threads or cores(), "tamis-text")
 
-    def probability(pixels: Pixels) -> NDArray[Any]:
-        # PP-OCR reads BGR, scaled to [-1, 1]. One image at a time, since each size of batch is compiled again.
-        batch = cv2.dnn.blobFromImage(pixels, 1 / 127.5, mean=(127.5, 127.5, 127.5), swapRB=True)  # (1, 3, h, w)
-        return np.asarray(network(np.asarray(batch, np.float32))[0, 0])
+    def respond(images: Sequence[Pixels]) -> NDArray[np.float32]:
+        """Returns the probability maps of n images of one size: (n, h, w)."""
+        # PP-OCR reads BGR, scaled to [-1, 1].
+        batch = cv2.dnn.blobFromImages(images, 1 / 127.5, mean=(127.5, 127.5, 127.5), swapRB=True)  # (n, 3, h, w)
+        return network(np.asarray(batch, np.float32))[:, 0]
 
-    def look(image: Pixels, size: tuple[int, int]) -> tuple[Regions, NDArray[np.float32], NDArray[np.float32]]:
-        response = probability(_resize(image, size))
-        return *regions_of(response, image.shape[1], image.shape[0], threshold), response
-
-    def search(image: Pixels) -> tuple[Regions, Regions]:
+    def search(image: Pixels) -> Search:
         """Returns the lines, and what may be titles."""
         height, width = image.shape[:2]
         size, limit = coarse_size(width, height, side), tallest * min(width, height)
-        regions, heights, response = look(image, size)
+        response = yield _resize(image, size)
+        regions, heights = regions_of(response, width, height, threshold)
         scale, zoom = size[1] / height, fine_zoom(width, height, side)
         sure = heights * scale >= _SURE
         large = legible is not None and response.max() > _CORE
@@ -114,7 +117,7 @@ def load_text_detector(
                 [_round_up((end - start) * zoom, _STEP) for start, end in ((left, right), (top, bottom))],
             )
             # Cubic interpolation finds a tenth more words than bilinear.
-            response = probability(np.asarray(cv2.resize(part, enlarged, interpolation=cv2.INTER_CUBIC), np.uint8))
+            response = yield np.asarray(cv2.resize(part, enlarged, interpolation=cv2.INTER_CUBIC), np.uint8)
             fine, fine_heights = regions_of(response, right - left, bottom - top, threshold)
             # The coarse look sees large letters better: out of context, windows and icons look like them.
             small = fine_heights * scale < 2 * _SURE
@@ -124,12 +127,21 @@ def load_text_detector(
         titles = regions.select(heights > limit)
         if large:
             # The network sees a large letter as a thing, and a part of it as a letter, so look at a smaller image too.
-            again, their_heights, _ = look(image, small_size(*size))
+            response = yield _resize(image, small_size(*size))
+            again, their_heights = regions_of(response, width, height, threshold)
             titles = _concatenate(titles, again.select(their_heights > limit / 2))
         return regions.select(heights <= limit), titles
 
+    def answer_alone(searching: Search) -> tuple[Regions, Regions]:
+        asked, found = _go_on(searching, None)
+        while asked is not None:  # one image at a time on each core, since OpenVINO compiles each size of batch again
+            asked, found = _go_on(searching, respond([asked])[0])
+        lines, titles = found
+        return lines, titles
+
     def detect(images: Sequence[Pixels]) -> list[Regions]:
-        results = list(pool.map(search, images))
+        searches = [search(image) for image in images]
+        results = list(pool.map(answer_alone, searches)) if on_cpu else answer_together(searches, respond, pool)
         lines = [some for some, _ in results]
         which = [n for n, (_, titles) in enumerate(results) if len(titles)]
         if legible is not None and which:
@@ -141,6 +153,34 @@ def load_text_detector(
         return lines
 
     return detect
+
+
+def _go_on(search: Search, response: NDArray[np.float32] | None) -> tuple[Pixels | None, Any]:
+    """Sends a map to a search; returns what it asks next, or None and what it found."""
+    try:
+        return (next(search) if response is None else search.send(response)), None
+    except StopIteration as end:
+        return None, end.value
+
+
+def answer_together(
+    searches: Sequence[Search], respond: Callable[[Sequence[Pixels]], NDArray[np.float32]], pool: ThreadPoolExecutor
+) -> list[tuple[Regions, Regions]]:
+    """Runs searches side by side; one batch of the network answers those that wait for maps of the same size."""
+    states = list(pool.map(_go_on, searches, [None] * len(searches)))
+    while waiting := [(n, asked) for n, (asked, _) in enumerate(states) if asked is not None]:
+        by_size: dict[tuple[int, ...], list[tuple[int, Pixels]]] = {}
+        for n, asked in waiting:
+            by_size.setdefault(asked.shape, []).append((n, asked))
+        for (height, width, _), those in by_size.items():
+            most = max(1, _PIXELS_AT_ONCE // (height * width))
+            for some in (those[start : start + most] for start in range(0, len(those), most)):
+                responses = respond([asked for _, asked in some])
+                for (n, _), state in zip(
+                    some, pool.map(_go_on, [searches[n] for n, _ in some], responses), strict=True
+                ):
+                    states[n] = state
+    return [found for _, found in states]
 
 
 def crop_of(
@@ -575,17 +615,19 @@ def load_network(model: ModelRef, device: Device, one_by_one: bool = False) -> N
 
     `one_by_one`: each call is computed by one core of a CPU, so that several threads can call it at once.
 
-    OpenVINO runs it on a CPU, in bf16 if both the device and the CPU do. Without OpenVINO, or on a GPU with CUDA in
-    ONNX Runtime, ONNX Runtime runs it in float32. `network_arithmetic` returns which.
+    On a CPU OpenVINO runs it, in bf16 if both the device and the CPU do; without OpenVINO, ONNX Runtime in float32. On
+    other devices torch runs it in float32; networks with operators that we do not know stay on the CPU.
     """
     path = resolve(model).path
     if _EXTERNAL.search(path.read_bytes()):
         raise ModelError(f"{path} has weights in other files: save it as one file (onnx.save without external data)")
-    on_gpu = device.kind.startswith("cuda") and _has_cuda()
     with one_sentence("the ONNX network", path):
-        if _has_openvino() and not on_gpu:
-            return _on_openvino(path, device, one_by_one)
-        return _on_onnxruntime(path, device, on_gpu, one_by_one)
+        if device.kind != "cpu":
+            from tamis.models.onnx_torch import load_on_device
+
+            if (network := load_on_device(path, device)) is not None:
+                return network
+        return (_on_openvino if _has_openvino() else _on_onnxruntime)(path, device, one_by_one)
 
 
 def _on_openvino(path: Path, device: Device, one_by_one: bool) -> Network:
@@ -652,16 +694,13 @@ def _with_small_head(model: Any) -> Any:
     return Model([opset13.depth_to_space(values, "blocks_first", 4)], model.get_parameters())
 
 
-def _on_onnxruntime(path: Path, device: Device, on_gpu: bool, one_by_one: bool) -> Network:
+def _on_onnxruntime(path: Path, device: Device, one_by_one: bool) -> Network:
     require("onnxruntime", extra="text")
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1 if one_by_one else device.threads or 0
-    providers: list[Any] = ["CPUExecutionProvider"]
-    if on_gpu:
-        providers.insert(0, ("CUDAExecutionProvider", {"device_id": int(device.kind.partition(":")[2] or 0)}))
-    session = onnxruntime.InferenceSession(str(path), options, providers=providers)
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     entry = session.get_inputs()[0].name
     return lambda batch: np.asarray(session.run(None, {entry: batch})[0])
 
@@ -670,20 +709,12 @@ def network_arithmetic(device: Device) -> str:
     """Returns the arithmetic of `load_network` on a device, for fingerprints.
 
     In float32, OpenVINO and ONNX Runtime found identical quadrilaterals in 96 of 96 images, so both are "float32".
-    OpenVINO's bf16 found others in 30 of the 96. ONNX Runtime always computes in float32.
+    OpenVINO's bf16 found others in 30 of the 96.
     """
-    if device.kind.startswith("cuda") and _has_cuda():
-        return "float32 on cuda"
+    if device.kind != "cpu":
+        return f"float32 on {device.kind.partition(':')[0]}"
     return "bf16" if _has_openvino() and device.precision == "bf16" and fast_bf16() else "float32"
 
 
 def _has_openvino() -> bool:
     return importlib.util.find_spec("openvino") is not None
-
-
-def _has_cuda() -> bool:
-    try:
-        import onnxruntime
-    except ImportError:
-        return False
-    return "CUDAExecutionProvider" in onnxruntime.get_available_providers()
