@@ -33,6 +33,7 @@ from benchmarks.sieve import save_checkpoint
 from tamis.core.types import Device, Sample, Signal
 from tamis.models.device import cores, device_for
 from tamis.pools import open_pool
+from tamis.pools.images import fill_pixels
 from tamis.signals import ClipScore, Icc, Sieve, Tmars
 from tamis.signals.graph import execute
 from tamis.train.clip import train_clip
@@ -87,7 +88,9 @@ def scored(
     """Scores a pool with one signal."""
     pairs = given.pairs or PAIRS[name]
     pool = pool_of(root, min(pairs, 1_000), max(1, pairs // 1_000))
-    samples = list(next(iter(open_pool(pool).shards)).samples())
+    samples = list(next(iter(open_pool(pool).shards)).samples())[: max(_COMPARED, _COUNTED)]
+    for sample in samples:
+        fill_pixels(sample, max_pixels=10**8)
     device = device_for(given.device)
     signal = make([sample.caption or "" for sample in samples])
     away = difference(signal, samples, device)

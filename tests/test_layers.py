@@ -19,7 +19,7 @@ HEAVY = {
 }
 
 #: Modules that define classes of torch, so that they import it at once: they count as heavy themselves.
-NETWORKS = ("tamis.models.clip_resnet",)
+NETWORKS = ("tamis.models.clip_resnet", "tamis.models.onnx_torch")
 
 #: What reads files of data. The lab draws tars, evaluation tasks and checks of exporters have layouts of their own.
 READERS = ("csv", "tarfile", "fsspec", "pyarrow.parquet", "pyarrow.csv", "pyarrow.json")
