@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tamis.commands.select import select
 from tamis.core.errors import RunError
 from tamis.core.files.storage import output_path
-from tamis.recipes.names import shipped_name
+from tamis.recipes.names import is_recipe
 from tamis.recipes.recipe import PathLike
 from tamis.runs import Run, open_run
 
@@ -76,18 +76,17 @@ def open_explorer(
     opened = CachedRun(run, partial=partial)
     opened.check_complete()
     choose = partial_of(select, any_model=True, partial=partial)  # the page says which models it chose by
-    given = [choose(opened, str(each)) if _is_recipe(each, opened) else each for each in subsets]
+    given = [choose(opened, str(each)) if _names_recipe(each, opened) else each for each in subsets]
     loaded = load_subsets(given, opened)
     return Explorer(opened, loaded, choose), loaded
 
 
-def _is_recipe(given: PathLike | Subset, run: Run) -> bool:
-    """Whether it names a recipe. A file, or a subset of the run, that has a shipped recipe's name goes first."""
+def _names_recipe(given: PathLike | Subset, run: Run) -> bool:
+    """Whether it names a recipe, and no file that has a shipped recipe's name."""
     if not isinstance(given, str | Path):
         return False
     path = Path(given)
-    there = path.exists() or (run.path / "subsets" / f"{path}.parquet").is_file()
-    return path.suffix in (".yaml", ".yml") or (not there and shipped_name(str(path)) is not None)
+    return is_recipe(str(path), run.path) and (path.suffix in (".yaml", ".yml") or not path.exists())
 
 
 def load_subsets(subsets: Iterable[PathLike | Subset], run: Run) -> list[Subset]:

@@ -25,7 +25,7 @@ from tamis.pools import Pool, PoolSpec, open_pool
 from tamis.pools.open import with_orientation
 from tamis.pools.source import IMAGE_EXTENSIONS
 from tamis.recipes.derived import Derived
-from tamis.recipes.names import shipped_name
+from tamis.recipes.names import is_recipe
 from tamis.recipes.recipe import PathLike, Recipe, RecipeLike, by_kind, load, signal_from
 from tamis.runs import Run, manifest, open_run, parts
 from tamis.signals.graph import Executor, Identities, run_on_device, topological
@@ -164,7 +164,7 @@ class Scoring:
             try:
                 rows = None if limit is None else _rows_of(limit, Run(self.path, partial=True))
             except RunError:
-                if not new and not _is_recipe(limit, self.path):
+                if not new and not is_recipe(limit, self.path):
                     raise
                 rows = None  # a recipe may read what this command adds
             plan = self.make_plan(entries, rows).for_run(self.path)
@@ -221,18 +221,12 @@ def _rows_of(within: str | Subset, run: Run) -> Within:
 
     name = within if isinstance(within, str) else ""
     if isinstance(within, str):
-        within = select(run, within) if _is_recipe(within, run.path) else Subset.load(within, run)
+        within = select(run, within) if is_recipe(within, run.path) else Subset.load(within, run)
     if within.run.path.resolve() != run.path.resolve():
         raise RunError(f"the subset {within.name!r} belongs to {within.run.path}, not to {run.path}")
     rows = {shard: np.zeros(size, bool) for shard, size in zip(run.shards, run.sizes, strict=True)}
     rows |= {shard: within.keep[span] for shard, span in within.run.row_ranges.items()}
     return Within(within.name, rows, name)
-
-
-def _is_recipe(name: str, run: Path) -> bool:
-    """Whether a limit is a recipe: a subset of the run that has its name comes first."""
-    there = (run / "subsets" / f"{name}.parquet").is_file()
-    return name.endswith((".yaml", ".yml")) or (shipped_name(name) is not None and not there)
 
 
 def derive(run: PathLike | Run, signals: Recipe | Sequence[SignalLike], *, partial: bool = False) -> Run:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from importlib.resources import files
+from pathlib import Path
 
 _COUNT = re.compile(r"(.+)-([1-9][0-9]{0,3})([kM])")
 _UNITS = {"k": 1_000, "M": 1_000_000}
@@ -28,3 +29,9 @@ def shipped_name(recipe: str) -> str | None:
     """
     name = recipe.replace("∩", "-and-")
     return name if split_count(name)[0] in shipped_names() else None
+
+
+def is_recipe(name: str, run: Path) -> bool:
+    """Whether a name means a recipe, next to a run folder: a subset of the run that has its name comes first."""
+    there = (run / "subsets" / f"{name}.parquet").is_file()
+    return name.endswith((".yaml", ".yml")) or (shipped_name(name) is not None and not there)

@@ -55,7 +55,7 @@ export async function follow(grow, selection) {
   })().catch((error) => say(error.message, true)).finally(() => { busy = null; }));
   for (;;) {
     await later(1000);
-    const found = await ask("progress").catch(() => null); // a server that is gone is told of by what the user does
+    const found = await ask("progress").catch(() => null); // if the server is gone, the user's next action says so
     if (!found) continue;
     const fresh = found.ready - Number(shown());
     // Seldom: each time, the images move.
