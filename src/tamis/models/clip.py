@@ -1,7 +1,8 @@
 """Image-text towers (CLIP, SigLIP and others of `KINDS`): images and token ids to embeddings.
 
-Three things make it fast: each distinct caption is embedded once; captions run in batches of similar length (a causal
-text tower never sees what follows the end token, so padding changes nothing); images are normalised on the device.
+Four things make it fast: each distinct caption is embedded once; captions run in batches of similar length (a causal
+text tower never sees what follows the end token, so padding changes nothing); images are normalised on the device; the
+last block of an image tower computes only the token that is the embedding.
 """
 
 from __future__ import annotations
@@ -33,10 +34,12 @@ class Kind:
 
     Texts are padded on the right. `masked`: the text tower reads both ways, so padding is masked. `full`: it was
     trained on texts padded to full length, without a mask. `longest`: tokens of a text in training, if its positions
-    allow more. `patches`: images keep their shape, and the tower takes patches. `width`: the setting with the size of
-    an embedding; None: the width of the image tower. Lower case: the tokenizer's, or `reference.needs_lower_case`.
+    allow more. `patches`: images keep their shape, and the tower takes patches. `first`: the embedding of an image is
+    that of its first token. `width`: the setting with the size of an embedding; None: the width of the image tower.
+    Lower case: the tokenizer's, or `reference.needs_lower_case`.
     """
 
+    first: bool = False
     masked: bool = False
     full: bool = False
     longest: int | None = None
@@ -46,15 +49,15 @@ class Kind:
 
 #: Each `model_type` that we load. How images are prepared depends on the image processor: see `preprocess`.
 KINDS: Mapping[str, Kind] = {
-    "clip": Kind(),
+    "clip": Kind(first=True),
     RESNET: Kind(),
-    "clipseg": Kind(),
-    "metaclip_2": Kind(),
+    "clipseg": Kind(first=True),
+    "metaclip_2": Kind(first=True),
     "siglip": Kind(full=True, width=None),  # SigLIP 2 at a fixed size is one too
     "siglip2": Kind(full=True, width=None, patches=True),  # NaFlex
     "align": Kind(masked=True, longest=64),
-    "altclip": Kind(masked=True, longest=77),
-    "chinese_clip": Kind(masked=True, longest=52),
+    "altclip": Kind(first=True, masked=True, longest=77),
+    "chinese_clip": Kind(first=True, masked=True, longest=52),
     DUAL: Kind(masked=True),
 }
 
@@ -95,6 +98,8 @@ class Clip:
         self._torch, self._batch = torch, device.batch_size
         self.device, self.dtype = device.kind, dtype_of(device)
         self._model = load_for_inference(AutoModel, path, model, device, expected="a whole CLIP or SigLIP")
+        if self._kind.first:
+            compute_first_token(self._model.vision_model.encoder.layers[-1])
         config, preprocess = self._model.config, load_preprocess(model)
         if self._kind.patches != (preprocess.patch is not None):
             raise ModelError(f"{model}: its preprocessor_config.json is another model's: only NaFlex takes patches")
@@ -153,6 +158,22 @@ class Clip:
         how: dict[str, Any] = {"batch": self._batch, "pad": self._pad, "device": self.device}
         rows = each_text(tokens, embed, **how, length=self._fixed_length)
         return np.stack([rows[tuple(ids)] for ids in tokens]) if tokens else np.empty((0, self.size), np.float32)
+
+
+def compute_first_token(layer: Any) -> None:
+    """Makes a block of an image tower return its first token alone: (n, 1, d) of (n, tokens, d)."""
+    from torch.nn.functional import scaled_dot_product_attention
+
+    attention = layer.self_attn
+
+    def forward(hidden: Any, *_: Any, **__: Any) -> Any:
+        normed, first = layer.layer_norm1(hidden), hidden[:, :1]
+        pairs = ((attention.q_proj, normed[:, :1]), (attention.k_proj, normed), (attention.v_proj, normed))
+        heads = (project(rows).unflatten(2, (attention.num_heads, -1)).transpose(1, 2) for project, rows in pairs)
+        first = first + attention.out_proj(scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2))
+        return first + layer.mlp(layer.layer_norm2(first))
+
+    layer.forward = forward
 
 
 def take_embedding(output: Any) -> Any:

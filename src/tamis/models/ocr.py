@@ -48,8 +48,8 @@ class Regions:
     def __len__(self) -> int:
         return len(self.quads)
 
-    def select(self, which: NDArray[np.bool_]) -> Regions:
-        """Returns the regions that a (k,) mask selects."""
+    def select(self, which: NDArray[np.bool_ | np.intp]) -> Regions:
+        """Returns the regions that a (k,) mask or row numbers select."""
         return Regions(self.quads[which], self.confidence[which])
 
 
@@ -139,18 +139,30 @@ def load_text_detector(
         lines, titles = found
         return lines, titles
 
+    def find_titles(image: Pixels, found: tuple[Regions, Regions]) -> tuple[Regions, NDArray[np.bool_]]:
+        """Returns the titles that lines do not cover, and which of them are drawn."""
+        titles = found[1].select(_add_uncovered(*found, image, apart=True)[1])
+        return titles, np.array([is_drawn(image, quad) for quad in titles.quads], bool)
+
     def detect(images: Sequence[Pixels]) -> list[Regions]:
         searches = [search(image) for image in images]
-        results = list(pool.map(answer_alone, searches)) if on_cpu else answer_together(searches, respond, pool)
-        lines = [some for some, _ in results]
-        which = [n for n, (_, titles) in enumerate(results) if len(titles)]
-        if legible is not None and which:
-            readable = legible([images[n] for n in which], [results[n][1] for n in which])
-            for n, mask in zip(which, readable, strict=True):
-                titles = results[n][1]
-                drawn = [read or is_drawn(images[n], quad) for read, quad in zip(mask, titles.quads, strict=True)]
-                lines[n], _ = _add_uncovered(lines[n], titles.select(np.array(drawn, bool)), images[n])
-        return lines
+        if on_cpu:  # large images first, so that all cores finish together
+            order = sorted(range(len(images)), key=lambda n: -images[n].size)
+            by_number = dict(zip(order, pool.map(answer_alone, [searches[n] for n in order]), strict=True))
+            results = [by_number[n] for n in range(len(images))]
+        else:
+            results = answer_together(searches, respond, pool)
+        if legible is None:
+            return [lines for lines, _ in results]
+        # Neither titles that lines cover nor those that are drawn need to be read.
+        titles, drawn = zip(*pool.map(find_titles, images, results), strict=True) if images else ((), ())
+        readable = legible(images, [some.select(~mask) for some, mask in zip(titles, drawn, strict=True)])
+        for mask, read in zip(drawn, readable, strict=True):
+            mask[~mask] = read
+        return [
+            _add_uncovered(lines, some.select(mask), image)[0]
+            for image, (lines, _), some, mask in zip(images, results, titles, drawn, strict=True)
+        ]
 
     return detect
 
@@ -217,8 +229,15 @@ def _concatenate(some: Regions, others: Regions) -> Regions:
     return Regions(np.concatenate([some.quads, others.quads]), np.concatenate([some.confidence, others.confidence]))
 
 
-def _add_uncovered(regions: Regions, others: Regions, image: Pixels) -> tuple[Regions, NDArray[np.bool_]]:
-    """Adds each of the others that is less than half covered by the regions so far; also returns which these are."""
+def _add_uncovered(
+    regions: Regions, others: Regions, image: Pixels, *, apart: bool = False
+) -> tuple[Regions, NDArray[np.bool_]]:
+    """Adds each of the others that is less than half covered by the regions so far; also returns which these are.
+
+    `apart`: by the regions alone, not by others that were added.
+    """
+    if not len(others):
+        return regions, np.zeros(0, bool)
     height, width = image.shape[:2]
     covered = quad_mask(list(regions.quads), width, height)
     new = np.zeros(len(others), bool)
@@ -226,7 +245,8 @@ def _add_uncovered(regions: Regions, others: Regions, image: Pixels) -> tuple[Re
         own = quad_mask([quad], width, height)
         if (own & covered).sum() * 2 < own.sum():
             new[k] = True
-            covered |= own
+            if not apart:
+                covered |= own
     return _concatenate(regions, others.select(new)), new
 
 
@@ -480,15 +500,15 @@ def load_legible(model: str, *, confidence: float, device: Device) -> Legible:
         lines = read(images, regions)
         readable = [_are_confident(some, confidence) for some in lines]
         single = [np.array([len(line.text.strip()) == 1 for line in some], bool) for some in lines]
-        which = [n for n, mask in enumerate(single) if (mask & readable[n]).any()]
-        for n in which:
+        for n in range(len(images)):
             readable[n] &= ~single[n] | _are_confident(lines[n], single_confidence)
         for scale in (_CLOSER, _WIDER):
-            again = read([images[n] for n in which], [_rescale(regions[n], scale) for n in which])
-            for n, some in zip(which, again, strict=True):
-                pairs = zip(lines[n], some, strict=True)
-                same = np.array([old.text.strip() == new.text.strip() for old, new in pairs], bool)
-                readable[n] &= ~single[n] | (same & _are_confident(some, single_confidence))
+            which = [np.flatnonzero(mask & one) for mask, one in zip(readable, single, strict=True)]
+            closer = [_rescale(some.select(rows), scale) for some, rows in zip(regions, which, strict=True)]
+            for n, again in enumerate(read(images, closer)):
+                pairs = zip(which[n].tolist(), again, strict=True)
+                same = np.array([lines[n][k].text.strip() == new.text.strip() for k, new in pairs], bool)
+                readable[n][which[n]] = same & _are_confident(again, single_confidence)
         return readable
 
     return legible
@@ -638,6 +658,8 @@ def _on_openvino(path: Path, device: Device, one_by_one: bool) -> Network:
         "PERFORMANCE_HINT": "LATENCY",
         # Pinning would bind the calling thread of every worker to the same first core.
         "ENABLE_CPU_PINNING": False,
+        # Kernels are compiled for each size of image; the 5,000 that OpenVINO keeps are those of 60 sizes.
+        "CPU_RUNTIME_CACHE_CAPACITY": 10_000,
     }
     if device.threads or one_by_one:
         config["INFERENCE_NUM_THREADS"] = device.threads or cores()

@@ -31,11 +31,11 @@ def quad_mask(quads: Sequence[Quad], width: int, height: int) -> Mask:
         y = (np.arange(top, bottom) + 0.5)[:, None]
         edges = np.roll(corners, -1, axis=0) - corners
         # A centre is inside if it is on the same side of all four edges.
-        sides = np.stack(
-            [edge[0] * (y - corner[1]) - edge[1] * (x - corner[0]) for corner, edge in zip(corners, edges, strict=True)]
-        )  # (4, h, w)
-        inside = (sides >= 0).all(axis=0) | (sides <= 0).all(axis=0)
-        mask[top:bottom, left:right] |= inside
+        left_of_all = right_of_all = np.ones((bottom - top, right - left), bool)
+        for corner, edge in zip(corners, edges, strict=True):
+            down, across = edge[0] * (y - corner[1]), edge[1] * (x - corner[0])  # (h, 1), (w,)
+            left_of_all, right_of_all = left_of_all & (down <= across), right_of_all & (down >= across)
+        mask[top:bottom, left:right] |= left_of_all | right_of_all
     return mask
 
 
@@ -61,7 +61,6 @@ def fill_around(image: Pixels, quads: Sequence[Quad], *, ring: int = 4) -> Pixel
     if not covered.any():
         return image
     filled = image.copy()
-    default = image[~covered].mean(0) if not covered.all() else image.reshape(-1, 3).mean(0)
     for quad in quads:
         corners = np.asarray(quad, np.float64)
         low = np.floor(corners.min(axis=0)).astype(int) - ring
@@ -73,7 +72,10 @@ def fill_around(image: Pixels, quads: Sequence[Quad], *, ring: int = 4) -> Pixel
         own = quad_mask([corners - (left, top)], right - left, bottom - top)
         near = cv2.dilate(own.astype(np.uint8), np.ones((2 * ring + 1, 2 * ring + 1), np.uint8)).astype(bool)
         around = near & ~covered[top:bottom, left:right]
-        colour = image[top:bottom, left:right][around].mean(0) if around.any() else default
+        if around.any():
+            colour = image[top:bottom, left:right][around].mean(0)
+        else:
+            colour = image[~covered if not covered.all() else covered].mean(0)
         filled[top:bottom, left:right][own] = np.rint(colour).astype(np.uint8)
     return filled
 
