@@ -122,3 +122,12 @@ def test_a_nucleus_that_ends_among_ties_is_as_large_as_that_of_transformers(
     # Which of the equal ones stay depends on an unstable sort there; here it is those with higher ids.
     equal = torch.nonzero(logits[0] == logits[0, list(kept)].min())[:, 0].tolist()
     assert sorted(kept & set(equal)) == equal[len(equal) - len(kept & set(equal)) :]
+
+
+def test_masses_above_a_token_are_the_same_one_by_one_and_together() -> None:
+    logits = torch.from_numpy(np.random.default_rng(7).normal(0, 1, (3, 300))).bfloat16().float()  # many equal ones
+    masses, row, token = nucleus._Masses(logits), torch.tensor([2, 0, 2, 1]), torch.tensor([0, 299, 150, 7])
+    together = masses.above_together(row, token)
+    np.testing.assert_allclose(masses.above_one_by_one(row, token), together, atol=1e-7)
+    before = [(p, t) > (masses.masses[2, 150], 150) for t, p in enumerate(masses.masses[2])]
+    assert float(masses.masses[2][torch.tensor(before)].double().sum()) == pytest.approx(float(together[2]), abs=1e-7)

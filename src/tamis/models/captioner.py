@@ -21,7 +21,7 @@ from tamis.core.errors import ModelError
 from tamis.core.types import Device, ModelRef
 from tamis.models.chat import KINDS, ChatModel, load_chat, unknown_model_message
 from tamis.models.decoder import CaptionDecoder, Parts, blip_parts, git_parts
-from tamis.models.device import dtype_of, use_threads
+from tamis.models.device import dtype_of, prepare_cpu
 from tamis.models.loading import load_once, load_tokenizer_in, load_whole, model_type, quiet
 from tamis.models.nucleus import Sampling, token_drawer
 from tamis.models.packed import for_inference
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 #: Limit in bytes on the keys and values of a batch of images; larger batches are not faster.
 _IMAGE_BYTES = 512 << 20
 
-_CPU_ROWS = 128  # captions decoded together on a CPU; the rows of more would not fit into its caches
+# On a CPU: images encoded together, and captions decoded together. What more need would not fit into its caches.
+_CPU_IMAGES, _CPU_ROWS = 8, 256
 
 
 def word_tokens(prompt: str, tokenizer: Any) -> list[int]:
@@ -112,7 +113,7 @@ class Captioner:
         path = resolve(model).path
         self.name, self.batch = model, device.batch_size
         self.device, self.dtype = torch.device(device.kind), dtype_of(device)
-        use_threads(device)
+        prepare_cpu(device)
         cls = getattr(transformers, self.architecture.loader)
         self.model = load_whole(cls, path, model, expected="a captioner of images", dtype=self.dtype).to(self.device)
         self.tokenizer: Any = load_tokenizer_in(path, network=self.model)
@@ -224,8 +225,9 @@ class FastCaptioner(SamplingCaptioner):
         import torch
 
         with torch.inference_mode():
-            states: torch.Tensor = self._tower(pixel_values=self.pixels(images)).last_hidden_state
-            return states
+            size = len(images) if self.device.type != "cpu" else _CPU_IMAGES
+            pixels = [self.pixels(images[start : start + size]) for start in range(0, len(images), size)]
+            return torch.cat([self._tower(pixel_values=some).last_hidden_state for some in pixels])
 
     def check(self, sampling: Sampling) -> None:
         start, positions = len(self._prompt(sampling)), self.decoder.positions

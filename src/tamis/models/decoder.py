@@ -26,9 +26,6 @@ from tamis.models.packed import Linear
 if TYPE_CHECKING:
     import torch
 
-#: Up to this many queries per image, plain attention beats torch's fused one on a CPU.
-_FEW_QUERIES = 32
-
 
 @dataclass(frozen=True)
 class Parts:
@@ -114,14 +111,16 @@ class CaptionDecoder:
         alive = np.arange(images * count)  # captions that have not ended
         rows = alive // count  # the row of the batch with each caption's beginning
         with torch.inference_mode():
-            batch = _Batch(self, states, count, sampling.max_tokens)
+            batch = _Batch(self, states, count, len(prompt) + count * (sampling.max_tokens - len(prompt)))
             for position, token in enumerate(prompt):
                 hidden = batch.step(np.full(images, token), position)
             for length in range(len(prompt), sampling.max_tokens):
-                logits = self.head(hidden).float()
-                firsts = np.unique(rows, return_index=True)[1]
-                said = torch.from_numpy(tokens[alive[firsts], :length]).to(logits.device)
-                penalise(logits, said, sampling.repetition_penalty)
+                logits = self.head(hidden)
+                if sampling.repetition_penalty != 1.0:
+                    logits = logits.float()
+                    firsts = np.unique(rows, return_index=True)[1]
+                    said = torch.from_numpy(tokens[alive[firsts], :length]).to(logits.device)
+                    penalise(logits, said, sampling.repetition_penalty)
                 if length < sampling.min_tokens:
                     logits[:, self.end] = -math.inf
                 high, low = uids[alive // count].T
@@ -142,21 +141,29 @@ class CaptionDecoder:
 
 
 class _Batch:
-    """Keys and values of a batch of images, and of the rows that are being decoded."""
+    """Keys and values of a batch of images, and of the words of the rows that are being decoded.
 
-    def __init__(self, decoder: CaptionDecoder, states: torch.Tensor, count: int, length: int) -> None:
+    Words are only ever added: a mask says which of its image's words belong to a row, so rows share their beginning.
+    Every image has room for `count` rows, ended or not: the shapes, and with them the rounding, depend on no other.
+    """
+
+    def __init__(self, decoder: CaptionDecoder, states: torch.Tensor, count: int, room: int) -> None:
+        """`room` is the largest number of words that the rows of one image can have."""
         import torch
 
-        self._decoder, self._count, self._rows = decoder, count, len(states)
+        self._decoder, self._count, self._length, self._width = decoder, count, 0, 1
         self._shape = (decoder.heads, decoder.words.shape[1] // decoder.heads)
         self._images = self._image_keys_values(states)
         self._image = torch.arange(len(states), device=states.device)  # each row's image
         self._slot = torch.zeros(len(states), dtype=torch.long, device=states.device)  # each row's number in its image
-        # (layers, key and value, rows, heads, tokens, size)
-        self._kv_cache = states.new_empty(
-            (len(decoder.layers), 2, len(states) * count, decoder.heads, length, self._shape[1]),
-            dtype=decoder.words.dtype,
+        dtype = decoder.words.dtype
+        # (layers, key and value, images, heads, words, size)
+        self._words = states.new_empty(
+            (len(decoder.layers), 2, len(states), decoder.heads, room, self._shape[1]), dtype=dtype
         )
+        # Which words a row attends to, (images, 1, count, words): 0, or -inf. All attend to the first.
+        self._mask = states.new_full((len(states), 1, count, room), -math.inf, dtype=dtype)
+        self._mask[..., 0] = 0
 
     def _image_keys_values(self, states: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Returns the images' keys and values (n, heads, t, size) for each layer."""
@@ -173,7 +180,7 @@ class _Batch:
         for layer in decoder.layers:
             query, key, value = layer.query_key_value(x).view(len(x), -1, 3, *shape).permute(2, 0, 3, 1, 4).contiguous()
             pairs.append((key, value))
-            attended = _attend(query, key, value).transpose(1, 2).flatten(2)
+            attended = _attend_to_all(query, key, value).transpose(1, 2).flatten(2)
             x = layer.feed_forward(layer.norm(layer.output(attended) + x))
         return pairs
 
@@ -181,85 +188,86 @@ class _Batch:
         """Replaces the rows; `parents` has the row that each new row continues, in rising order."""
         import torch
 
-        if len(parents) == self._rows and (parents == np.arange(self._rows)).all():
+        self._width = self._count
+        if len(parents) == len(self._image) and (parents == np.arange(len(parents))).all():
             return
         kept = torch.from_numpy(parents).to(self._image.device)
-        self._kv_cache[:, :, : len(parents), :, : self._length] = self._kv_cache[:, :, kept, :, : self._length]
-        self._rows = len(parents)
+        masks = self._mask[self._image[kept], 0, self._slot[kept]]
         alive, image = torch.unique_consecutive(self._image[kept], return_inverse=True)
-        if 2 * len(alive) <= len(self._images[0][0]):  # half of the images are done: drop their keys and values
+        if 2 * len(alive) <= len(self._mask):  # half of the images are done: drop their keys and values
             self._images = [(key[alive], value[alive]) for key, value in self._images]
+            self._words, self._mask = self._words[:, :, alive], self._mask[alive]
         else:
             image = alive[image]
         self._image = image
         # Rows of one image are next to each other.
-        self._slot = torch.arange(self._rows, device=kept.device) - torch.searchsorted(image, image)
+        self._slot = torch.arange(len(parents), device=kept.device) - torch.searchsorted(image, image)
+        self._mask[image, 0, self._slot] = masks
 
     def step(self, tokens: NDArray[np.int64], position: int) -> torch.Tensor:
         """Adds one token (m,) to each row and returns the last layer's states (m, d)."""
         import torch
 
         decoder, rows = self._decoder, len(tokens)
-        self._length = position + 1
+        before, self._length = self._length, self._length + self._width
+        self._mask[self._image, 0, self._slot, before + self._slot] = 0
+        mask = self._mask[..., : self._length]
         ids = torch.from_numpy(tokens).to(self._image.device)
         x: torch.Tensor = decoder.embedding_norm(decoder.words[ids] + decoder.position_embeddings[position])
         for number, layer in enumerate(decoder.layers):
-            query, key, value = layer.query_key_value(x).view(rows, 3, *self._shape).unbind(1)
-            self._kv_cache[number, 0, :rows, :, position] = key
-            self._kv_cache[number, 1, :rows, :, position] = value
-            cached = self._kv_cache[number, :, :rows, :, : position + 1]  # (2, m, heads, length, size)
+            query, *new = layer.query_key_value(x).view(rows, 3, *self._shape).unbind(1)
+            for cache, one in zip(self._words[number], new, strict=True):
+                cache[:, :, before : self._length] = self._by_image(one)[:, :, : self._width]
+            key, value = self._words[number, :, :, :, : self._length]
+            image = self._images[number]
+            query = self._by_image(query)
             if not layer.has_cross:
-                attended = self._attend_to_both(query, cached, *self._images[number])
-                x = layer.norm(layer.output(attended) + x)
+                x = layer.norm(layer.output(self._by_row(_attend(query, image, (key, value), mask=mask))) + x)
             else:
-                attended = _attend(query[:, :, None], cached[0], cached[1]).reshape(rows, -1)
-                x = layer.norm(layer.output(attended) + x)
+                x = layer.norm(layer.output(self._by_row(_attend(query, (key, value), mask=mask))) + x)
                 query = self._by_image(layer.cross_query(x).view(rows, *self._shape))
-                attended = self._by_row(_attend(query, *self._images[number]))
-                x = layer.cross_norm(layer.cross_output(attended) + x)
+                x = layer.cross_norm(layer.cross_output(self._by_row(_attend(query, image))) + x)
             x = layer.feed_forward(x)
         return x
 
-    def _by_image(self, query: torch.Tensor) -> torch.Tensor:
+    def _by_image(self, rows: torch.Tensor) -> torch.Tensor:
         """Groups rows (m, heads, size) by image: (n, heads, count, size)."""
-        images, count = len(self._images[0][0]), self._count
-        if len(query) == images * count:
-            return query.view(images, count, *self._shape).transpose(1, 2)
-        # Ended captions keep their room, so the shape, and with it the rounding, never changes.
-        grouped = query.new_zeros(images, count, *self._shape)
-        grouped[self._image, self._slot] = query
+        images, count = len(self._mask), self._count
+        if len(rows) == images * count:
+            return rows.view(images, count, *self._shape).transpose(1, 2)
+        grouped = rows.new_zeros(images, count, *self._shape)
+        grouped[self._image, self._slot] = rows
         return grouped.transpose(1, 2)
 
     def _by_row(self, grouped: torch.Tensor) -> torch.Tensor:
         """Returns the rows (m, d) of (n, heads, count, size)."""
         grouped = grouped.transpose(1, 2)
-        if self._rows == grouped.shape[0] * grouped.shape[1]:
-            return grouped.reshape(self._rows, -1)
-        return grouped[self._image, self._slot].reshape(self._rows, -1)
-
-    def _attend_to_both(
-        self, query: torch.Tensor, cached: torch.Tensor, key: torch.Tensor, value: torch.Tensor
-    ) -> torch.Tensor:
-        """Attention of rows (m, heads, size) to their image and their own words: (m, d)."""
-        import torch
-
-        scale = 1 / math.sqrt(self._shape[1])
-        to_image = (self._by_image(query) @ key.transpose(-1, -2)).float() * scale  # (n, heads, count, t)
-        to_words = (query[:, :, None] @ cached[0].transpose(-1, -2))[:, :, 0].float() * scale  # (m, heads, length)
-        rows_to_image = to_image.transpose(1, 2)[self._image, self._slot]  # (m, heads, t)
-        weights = torch.cat([rows_to_image, to_words], dim=-1).softmax(-1).to(query.dtype)
-        length = to_words.shape[-1]
-        from_words = (weights[:, :, None, -length:] @ cached[1])[:, :, 0]  # (m, heads, size)
-        image_weights = weights.new_zeros(to_image.transpose(1, 2).shape)
-        image_weights[self._image, self._slot] = weights[:, :, :-length]
-        return self._by_row(image_weights.transpose(1, 2) @ value) + from_words.reshape(len(query), -1)
+        if len(self._image) == grouped.shape[0] * grouped.shape[1]:
+            return grouped.reshape(len(self._image), -1)
+        return grouped[self._image, self._slot].reshape(len(self._image), -1)
 
 
-def _attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+def _attend(
+    query: torch.Tensor, *pairs: tuple[torch.Tensor, torch.Tensor], mask: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Attention of a few queries to all keys of the pairs; `mask` is added to the scores of the last pair.
+
+    Three steps one by one: on a CPU, torch's fused attention takes twice as long. Keys must be contiguous to be fast.
+    """
+    import torch
+
+    query = query * query.shape[-1] ** -0.5
+    scores = [query @ key.contiguous().transpose(-1, -2) for key, _ in pairs]
+    if mask is not None:
+        scores[-1] += mask
+    weights = (scores[0] if len(scores) == 1 else torch.cat(scores, -1)).softmax(-1)
+    attended: torch.Tensor = weights[..., -pairs[-1][1].shape[2] :] @ pairs[-1][1]
+    for _, value in pairs[:-1]:
+        attended = attended + weights[..., : value.shape[2]] @ value
+    return attended
+
+
+def _attend_to_all(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     from torch.nn import functional as F
 
-    if query.shape[-2] > _FEW_QUERIES or query.device.type != "cpu":
-        return F.scaled_dot_product_attention(query, key, value)
-    # On a CPU and a few rows, torch's fused attention takes twice as long as its three steps one by one.
-    weights: torch.Tensor = (query * query.shape[-1] ** -0.5 @ key.transpose(-1, -2)).softmax(-1)
-    return weights @ value
+    return F.scaled_dot_product_attention(query, key, value)
