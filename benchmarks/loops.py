@@ -23,20 +23,21 @@ def warmed(work: Callable[[list[str]], int], pool: str) -> Spent:
     return spend(lambda: work(shards))
 
 
-def bare_loop(pool: str) -> Spent:
+def decode_all(shards: list[str]) -> int:
     from PIL import Image
 
-    def work(shards: list[str]) -> int:
-        images = 0
-        for shard in shards:
-            with tarfile.open(shard, "r|") as tar:
-                for member in tar:
-                    data = tar.extractfile(member).read()  # type: ignore[union-attr]
-                    if member.name.endswith(".jpg"):
-                        images += Image.open(io.BytesIO(data)).convert("RGB").size[0] > 0
-        return images
+    images = 0
+    for shard in shards:
+        with tarfile.open(shard, "r|") as tar:
+            for member in tar:
+                data = tar.extractfile(member).read()  # type: ignore[union-attr]
+                if member.name.endswith(".jpg"):
+                    images += Image.open(io.BytesIO(data)).convert("RGB").size[0] > 0
+    return images
 
-    return warmed(work, pool)
+
+def bare_loop(pool: str) -> Spent:
+    return warmed(decode_all, pool)
 
 
 def with_webdataset(pool: str) -> Spent:

@@ -4,6 +4,9 @@
 side has a process of its own and does one shard before the clock starts. CPU seconds count, as other work may share
 the machine. The same images in shards a tenth as large show what a shard costs.
 
+`fresh`: whole commands, Python's start included: the same signals of 1,500 images, next to the bare loop in a process
+of its own; of 60; and `tamis select` of those, next to `import pyarrow.parquet`.
+
 `clip`: next to the bare model of ViT-B/32's shape, which gets images and captions as ready tensors and writes nothing.
 Same random weights, precision, threads and batch size. Loading and starting are left out.
 
@@ -88,6 +91,39 @@ def feed(root: Path, given: Any) -> list[Case]:
         by_cpu("two trivial signals, next to webdataset", theirs=spent["webdataset"], target=">= 0.9"),
         Case("a shard, whatever it holds", "ms of CPU", 1000 * extra / (images / 100 - images / 1_000)),
     ]
+
+
+def fresh(root: Path, given: Any) -> list[Case]:
+    large, small = pool_of(root, 500, 3), pool_of(root, 60, 1)
+
+    def python(*words: str | Path) -> None:
+        # An installed package has its bytecode.
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        done = subprocess.run([sys.executable, *map(str, words)], capture_output=True, text=True, env=environment)
+        if done.returncode:
+            raise SystemExit(done.stderr)
+
+    def score(pool: Path) -> None:
+        shutil.rmtree(root / "run", ignore_errors=True)
+        python("-m", "tamis", "score", pool, "--run", root / "run", "--signals", ",".join(TRIVIAL))
+
+    code = "import glob, sys; from benchmarks.loops import decode_all; decode_all(glob.glob(sys.argv[1] + '/*.tar'))"
+    spent = in_turn(
+        3 if given.quick else 9,
+        bare=lambda: python("-c", code, large),
+        ours=lambda: score(large),
+        few=lambda: score(small),
+        pyarrow=lambda: python("-c", "import pyarrow.parquet"),
+        select=lambda: python("-m", "tamis", "select", root / "run", "--recipe", "no-filter", "--overwrite"),
+    )
+    seconds = statistics.median(each.seconds for each in spent["few"])
+    return [
+        versus("a fresh run of 1,500 images, next to tarfile and Pillow", spent["ours"], spent["bare"],
+               by="cpu_seconds", count=1_500, unit="images per CPU second", target=">= 0.9"),
+        Case("a run of 60 pairs", "seconds", seconds, target="<= 0.6"),
+        versus("`tamis select` of 60 pairs, next to `import pyarrow.parquet`", spent["select"], spent["pyarrow"],
+               by="cpu_seconds", unit="CPU seconds", target=">= 0.5"),
+    ]  # fmt: skip
 
 
 # ---- CLIP
@@ -267,5 +303,5 @@ def lazy(root: Path, given: Any) -> list[Case]:
 
 
 if __name__ == "__main__":
-    parts = {"feed": feed, "clip": clip, "workers": workers, "again": again, "lazy": lazy}
+    parts = {"feed": feed, "fresh": fresh, "clip": clip, "workers": workers, "again": again, "lazy": lazy}
     benchmark(__doc__, parts, pool=None, pairs=0)

@@ -66,6 +66,9 @@ def test_two_trivial_signals_load_few_of_our_modules(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.split()) <= 58, done.stdout  # packages included
     assert "torch" not in done.stdout  # which would say whether there is a GPU, for nothing
+    words = ["score", pool, "--run", tmp_path / "again", "--signals", "caption_length,image_size"]
+    loaded = python(LOADED, *words).stderr.splitlines()[-1].split()
+    assert {"torch", "pandas"}.isdisjoint(loaded)
 
 
 def test_importing_tamis_imports_next_to_nothing_and_has_no_effects(tmp_path: Path) -> None:

@@ -50,8 +50,12 @@ def test_what_was_measured_counts_for_the_pairs_that_are_left_and_for_the_worker
     monkeypatch.setattr(fill, "fill", lambda *_, **__: None)
     found: list[tuple[str, dict[str, float]]] = []
     monkeypatch.setattr(fill, "announcement", lambda pairs, _, took, *__: found.append((pairs, took)) or "said")
+    monkeypatch.setattr(fill, "_WORTH_CHEAP_PAIRS", 500)
     assert fill._forecast(plan, tmp_path / "run", tasks, engine, None) == ""  # 7 pairs in the shard
     monkeypatch.setattr(fill, "_TIMED", 6)
+    assert 10 <= fill._guess_pairs(tasks) <= 40  # of 21
+    assert fill._forecast(plan, tmp_path / "run", tasks, engine, None) == ""
+    monkeypatch.setattr(fill, "_guess_pairs", lambda _: 500)
     for left in (None, 600):
         assert fill._forecast(plan, tmp_path / "run", tasks, engine, left) == "said"
     (every, first), (pairs, took) = found
@@ -74,6 +78,7 @@ def test_it_is_said_first_costs_no_second_load_and_changes_no_result(
     workers: int, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fill, "_WORTH_PAIRS", 1)
+    monkeypatch.setattr(fill, "_WORTH_CHEAP_PAIRS", 1)
     monkeypatch.setattr(progress, "_WORTH_SECONDS", 0.0)
     shown = io.StringIO()
     monkeypatch.setattr("tamis.engines.progress.Console", lambda **_: Console(file=shown, width=1000))

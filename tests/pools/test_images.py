@@ -240,6 +240,32 @@ def test_what_cannot_be_decoded_gives_a_reason(data: bytes, status: str, reason:
     assert "hunter2" not in error.value.reason
 
 
+@pytest.mark.parametrize("kind", ["plain", "progressive", "restarts", "L", "CMYK"])
+def test_a_damaged_jpeg_fails_alike_whether_its_pixels_are_kept_or_not(kind: str) -> None:
+    """Of pixels that are not kept only one in 64 is computed; the same files must fail, with the same words."""
+    rng, how = np.random.default_rng(0), {"progressive": {"progressive": True}, "restarts": {"restart_marker_rows": 1}}
+    data = saved(drawn_image(kind if kind in ("L", "CMYK") else "RGB", (187, 93)), "JPEG", **how.get(kind, {}))
+    outcomes = set()
+    for number in range(150):
+        broken = bytearray(data)
+        if number % 2:
+            del broken[rng.integers(2, len(data)) :]
+        else:
+            broken[rng.integers(len(data))] = rng.integers(256)
+        found = []
+        for read in (
+            lambda one: decode(one, max_pixels=LIMIT).shape[1::-1],
+            lambda one: decode_size(one, max_pixels=LIMIT),
+        ):
+            try:
+                found.append(read(bytes(broken)))
+            except SampleError as error:
+                found.append((error.status, error.reason))
+        assert found[0] == found[1]
+        outcomes.add(found[0][0])
+    assert {187, "image_broken"} <= outcomes
+
+
 def test_formats_that_take_more_memory_are_allowed_fewer_pixels() -> None:
     data = saved(Image.new("RGB", (100, 100)), "JPEG2000")
     assert decode(data, max_pixels=28_000).shape == (100, 100, 3)

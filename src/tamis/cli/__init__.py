@@ -149,6 +149,7 @@ def build_app(words: Sequence[str] | None = None) -> typer.Typer:
 
 def main() -> None:
     """Runs the command line; prints our errors, and those of what was typed, as one line and exits with their code."""
+    gc.set_threshold(50_000, 50)  # thousands of modules' objects come, and none goes: collecting finds nothing
     try:
         code = build_app(sys.argv[1:])(prog_name="tamis", standalone_mode=False)
         if code == 130:  # what typer makes of an interrupt

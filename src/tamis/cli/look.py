@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -48,11 +47,12 @@ def look(
     Example: tamis look pool
     """
     from tamis.commands.explore_pool import page_instead
+    from tamis.core.arrays import skip_pandas
     from tamis.core.records import build
     from tamis.pools import PoolSpec
 
     spec = build(PoolSpec, {**reading, "path": pool}, "look")
-    _skip_pandas()
+    skip_pandas()
     why = ""
     if out is None and not as_json and not no_browser and sys.stdout.isatty():
         why = page_instead()
@@ -62,17 +62,6 @@ def look(
             say(why)
         return
     _serve(spec, run, pairs or 20_000, shards, seed, no_browser=no_browser)
-
-
-def _skip_pandas() -> None:
-    """Lets pyarrow go without pandas, which it would import at its first array for half a second: we need none."""
-    import pyarrow as pa
-
-    if "pandas" not in sys.modules:
-        sys.modules["pandas"] = None  # type: ignore[assignment]
-        with suppress(AttributeError):  # of None; it tries only once
-            pa.array([0])
-        del sys.modules["pandas"]
 
 
 def _serve(spec: PoolSpec, run: str | None, pairs: int, shards: int | None, seed: int, *, no_browser: bool) -> None:

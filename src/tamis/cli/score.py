@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from functools import partial as bound
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -68,6 +69,7 @@ def score(
     Example: tamis score "pool/{00000..00031}.tar" --run runs/mine --signals caption_length,language
     """
     import tamis
+    from tamis.core.arrays import skip_pandas
     from tamis.core.files.find import run_name
     from tamis.core.records import build
     from tamis.engines.named import engine_named
@@ -91,6 +93,8 @@ def score(
         print(tamis.plan(spec, run=folder, recipe=chosen, within=within, keep=kept, grow=grow, **compute))
         return
     who = engine_named(engine, workers=workers, address=address, rank=rank, world=world)
+    if all(type(signal).__module__.startswith("tamis.") for _, signal in chosen.entries):  # others may use pandas
+        skip_pandas()
     done = tamis.score(
         spec, run=folder, recipe=chosen, within=within, keep=kept, engine=who, max_error_rate=max_error_rate, grow=grow,
         quiet=quiet, **compute,
@@ -197,8 +201,8 @@ def _say_scored(run: Run, compute: dict[str, Any], quiet: bool) -> None:
     from tamis.models.device import device_for
 
     # Availability was checked before scoring, here or on the cluster.
-    networks = any("precision" in group.facts for group in run.scores.values())
-    device = device_for(**compute, away=True, networks=networks)
+    # Choosing a device for networks imports torch, which takes a second: whatever needed one has done so.
+    device = device_for(**compute, away=True, networks="torch" in sys.modules)
     scored = f"{plural(len(run), 'pair')} in {plural(len(run.shards), 'shard')}"
     say(f"{scored}, {device.precision} on {device.kind}: {join_counts(run.statuses)}")
     if hidden := hidden_contents(run):

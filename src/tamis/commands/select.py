@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tamis.core.errors import RecipeError, RunError, StopError, brief, nearest, unknown_message
@@ -173,6 +172,7 @@ def _warn_of_english_only(recipe: Recipe, run: Run, used: Mapping[str, Mapping[s
     }
     if not by_model or "top_language" not in run.columns:
         return
+    import pyarrow.compute as pc
 
     def counted(place: slice, columns: dict[str, Any]) -> NDArray[np.int64]:
         """Returns the captions in English and in other languages, all and those that fell by such a model."""

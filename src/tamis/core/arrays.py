@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -35,6 +37,21 @@ Pixels = NDArray[np.uint8]
 def as_arrow(values: NDArray[Any]) -> pa.Array:
     """Returns numbers as an Arrow array, without a copy. `pa.array` would import pandas, which takes 0.2 s."""
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), values.size, [None, pa.py_buffer(values)])
+
+
+def skip_pandas() -> None:
+    """Lets pyarrow go without pandas, which it would import at its first array: for processes that are ours alone.
+
+    Until the first import of pandas, `pa.array` then reads a Series as it reads a NumPy array.
+    """
+
+    def find_spec(name: str, path: Any = None, target: Any = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError(name)
+
+    sys.meta_path.insert(0, SimpleNamespace(find_spec=find_spec))
+    pa.array([0])  # it tries only once
+    del sys.meta_path[0]
 
 
 def load_array(source: Path | BinaryIO, *, mapped: bool = False) -> NDArray[Any]:

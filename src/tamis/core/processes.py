@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import socket
 import threading
@@ -89,6 +88,7 @@ def _facts(process: int) -> list[str]:
 
 def die_with_parent() -> None:
     """Makes this process, which multiprocessing started, end when its parent ends, however that happens."""
+    import multiprocessing
 
     def watch() -> None:
         if (parent := multiprocessing.parent_process()) is not None:

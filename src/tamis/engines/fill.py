@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import tempfile
 from collections import Counter
@@ -42,8 +43,10 @@ from tamis.signals.graph import Executor, topological
 
 log = logging.getLogger(__name__)
 
-# How many pairs are timed, after how many that only warm up; and how many there must be to score.
-_TIMED, _TIMED_SHARDS, _WARMS_UP, _WORTH_PAIRS = 32, 4, 2, 500
+# How many pairs are timed, after how many that only warm up; and how many there must be to score, so that this is at
+# most 3 % of the work. A run without networks is short up to many more.
+_TIMED, _TIMED_SHARDS, _WARMS_UP, _WORTH_PAIRS, _WORTH_CHEAP_PAIRS = 32, 4, 2, 1_200, 10_000
+_TEXT_BYTES = 4 << 10  # of a pair in a tar, next to its image: headers, padding, caption and json
 
 
 def fill(
@@ -113,15 +116,16 @@ def _forecast(plan: Plan, run: Path, tasks: Sequence[Task], engine: Engine, left
 
     Some pairs are scored, into a folder that is then deleted. One worker here has the models then.
     """
-    if not tasks or (left is not None and left < _WORTH_PAIRS) or plan.plugins:  # a plug-in may end its process
+    worth = _WORTH_CHEAP_PAIRS if all(node.host for node in plan.nodes) else _WORTH_PAIRS
+    if not tasks or (left is not None and left < worth) or plan.plugins:  # a plug-in may end its process
         return ""
     most, speed = max(len(task.outputs) for task in tasks), engine.speed(plan, tasks)
     executor = (plan.executor if speed == 1 else None) or Executor(plan.device)
     alike = [task for task in tasks if len(task.outputs) == most]
     task = alike[0]
     try:
-        if left is None and next(islice(task.shard.samples(), _TIMED, None), None) is None:
-            return ""  # a pool of unknown size, and small shards
+        if left is None and _guess_pairs(tasks) < worth:
+            return ""
         with time_pairs(replace(plan, executor=executor), [task.shard for task in alike]) as (_, each):
             pass
     except Exception as error:  # whatever it is, the worker of a shard will report it
@@ -136,6 +140,15 @@ def _forecast(plan: Plan, run: Path, tasks: Sequence[Task], engine: Engine, left
     signals = [(label, signal) for label, signal in plan.signals if signal in nodes]
     pairs = "every 1,000" if left is None else f"{left:,}"
     return announcement(pairs, signals, {name: (left or 1000) / speed * one for name, one in took.items()})
+
+
+def _guess_pairs(tasks: Sequence[Task]) -> float:
+    """Returns about how many pairs shards of unknown size have, by the first ones; 0 if there are few in a shard."""
+    some = [sample.image_bytes + _TEXT_BYTES for sample in islice(tasks[0].shard.samples(), _TIMED)]
+    urls = [task.shard.url for task in tasks]
+    known = all(os.path.isfile(url) for url in urls)  # else a store's, or folders
+    size = sum(map(os.path.getsize, urls)) if known else math.inf
+    return size / sum(some) * len(some) if len(some) == _TIMED else 0
 
 
 @contextmanager

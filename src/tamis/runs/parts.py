@@ -15,7 +15,6 @@ from typing import Any, TypeGuard, cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tamis.core.arrays import U64, Floats, Mask
@@ -172,6 +171,8 @@ def covered_rows(path: Path, owner: Owner | None = None) -> Mask | None:
     """Returns the rows that a score part covers, (rows,) bool; None: all."""
     if requested_in(path) is None:
         return None
+    import pyarrow.compute as pc
+
     reasons = read_columns(path, ["reason"], owner).column("reason").cast(pa.string())
     outside: Mask = pc.starts_with(reasons, NOT_REQUESTED).fill_null(False).to_numpy().astype(bool)
     return ~outside

@@ -16,7 +16,6 @@ from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tamis.core.arrays import U64, Floats, Mask
@@ -27,7 +26,7 @@ from tamis.core.files.storage import files, folders, location, prefetch
 from tamis.core.html import glimpse, html_table
 from tamis.core.ids import format_uids
 from tamis.core.types import INDEX, INDEX_NUMBERS, INDEX_WORDS, RESERVED, Column
-from tamis.pools import Pool, PoolSpec, open_pool
+from tamis.pools import Pool, PoolSpec
 from tamis.pools.source import pool_options
 from tamis.runs import parts
 from tamis.runs.manifest import FEATURE, SIGNAL, pool_paths, read_description, read_manifest, read_shards, score_folders
@@ -228,6 +227,8 @@ class Run:
             PoolError: the pool does not exist.
             RunError: the pool's settings in run.json are unusable.
         """
+        from tamis.pools import open_pool
+
         settings: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value
             for name, value in self.facts["pool"].items()
@@ -571,6 +572,8 @@ class Run:
             for name, (inner, column) in columns.items():
                 cells = part.column(inner)
                 if judged and inner == "caption":  # not those that are shown but not judged, such as blank ones
+                    import pyarrow.compute as pc
+
                     cells = pc.if_else(part.column("caption_judged"), cells, None)
                 if cells.type == pa.uint64():  # image_xxh3: as float32, different images would be one
                     cells = cells.cast(pa.string())

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import xxhash
 from numpy.typing import NDArray
 
@@ -472,6 +471,8 @@ class OtherCaptions:
         """Returns the captions of rows of the run, with other captions in the place of alt-texts."""
         if not self:
             return captions
+        import pyarrow.compute as pc
+
         places = np.searchsorted(self.rows, rows).clip(max=self.rows.size - 1)
         texts = self.texts.take(pa.array(places)).cast(captions.type)
         return pc.if_else(pa.array(self.rows[places] == rows), texts, captions)

@@ -13,7 +13,6 @@ from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 from numpy.typing import NDArray
 
@@ -48,6 +47,8 @@ def as_numbers(values: Any) -> Floats:
     try:
         numbers = texts.cast(pa.float64())
     except pa.ArrowInvalid:
+        import pyarrow.compute as pc
+
         numbers = pc.struct_field(pc.extract_regex(texts, _NUMBER), "number").cast(pa.float64())
     found = numbers.to_numpy(zero_copy_only=False)
     return np.where(np.abs(found) <= np.finfo(np.float32).max, found, np.nan)  # what reads them may have float32
@@ -55,6 +56,8 @@ def as_numbers(values: Any) -> Floats:
 
 def are_numbers(values: Any) -> bool | None:
     """Whether each of some words is a number or says that there is none; None if no word is a number."""
+    import pyarrow.compute as pc
+
     there = ~np.isnan(as_numbers(values))
     others = pc.utf8_trim_whitespace(values.cast(pa.string()).filter(pa.array(~there))).drop_null()
     if len(others.filter(pc.invert(pc.is_in(others, value_set=pa.array(_NO_VALUE))))):
