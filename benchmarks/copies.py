@@ -2,7 +2,7 @@
 
 `distinct`: a million images of which 20,000 are one placeholder, saved by many sites: up to three bits of its hash and
 a level of lightness differ, and its files are the smallest. 2 % of the other images are copies too. Hashes are drawn
-evenly; a web pool's are nearer to each other.
+evenly; a web pool's are nearer to each other. Then 6,000 copies of one image, each cropped and saved in another way.
 
 `semdedup`: a million vectors x 512 in 2,000 clusters of very different sizes, a tenth of them near copies. Next to the
 published way: the whole matrix of cosines of each cluster, and the maximum of each column of its upper triangle. Both
@@ -25,7 +25,7 @@ from PIL import Image
 
 import tamis
 from benchmarks.clipcov import class_sizes
-from benchmarks.measure import Case, alone, benchmark, child, in_turn, versus
+from benchmarks.measure import Case, Spent, alone, benchmark, child, in_turn, spend, versus
 from benchmarks.runs import Array, RunWriter, written
 from tamis.core.math.similarity import unit_rows
 from tamis.recipes.steps import Distinct
@@ -99,11 +99,23 @@ def choose(folder: str) -> int:
     return len(tamis.select(folder, "distinct"))
 
 
+def choose_of_copies(count: int) -> Spent:
+    """Chooses among so many copies of one image."""
+    rng = np.random.default_rng(0)
+    fields = rng.integers(0, 256, (6, 8, 3), np.uint8).astype(np.float32).repeat(2, 0).repeat(2, 1)
+    picture = Image.fromarray((fields + rng.normal(0, 20, fields.shape)).clip(0, 255).astype(np.uint8))
+    picture = picture.resize((320, 240), Image.Resampling.BICUBIC)
+    table = table_of([np.asarray(cropped(rng, picture, 0.02)) for _ in range(count)])
+    return spend(lambda: int(Distinct().select(table).keep.sum()))
+
+
 def distinct(root: Path, given: Any) -> list[Case]:
     rows = 100_000 if given.quick else 1_000_000
     write_hashes(root / f"run-{rows}", rows)
     spent = child(choose, root / f"run-{rows}")
-    return [alone("distinct", spent, target="<= 60 s, 1 GiB", rows=rows, kept=spent.result)]
+    cases = [alone("distinct", spent, target="<= 60 s, 1 GiB", rows=rows, kept=spent.result)]
+    copies = child(choose_of_copies, 600 if given.quick else 6000)
+    return [*cases, alone("distinct, copies of one image", copies, target="<= 2 s", kept=copies.result)]
 
 
 # ---- by embeddings

@@ -15,6 +15,7 @@ from tamis.core.ids import (
     format_uid,
     parse_uid,
     scramble,
+    uid_order,
 )
 
 half = st.integers(0, 2**64 - 1)
@@ -78,3 +79,9 @@ def test_the_order_of_keys_does_not_matter_and_small_differences_do(value: dict[
     assert len(fingerprint(value)) == LENGTH == 16
     others = [value | {"side": other} for other in (320, 321, "320", None, [320])]
     assert len({fingerprint(one) for one in others}) == len(others)
+
+
+@given(st.lists(st.tuples(st.sampled_from([0, 1, 2**63, 2**63 + 1, 2**64 - 1]), st.integers(0, 3)), max_size=20))
+def test_uids_are_ordered_by_both_halves_and_then_by_row(uids: list[tuple[int, int]]) -> None:
+    high, low = np.array(uids, np.uint64).reshape(-1, 2).T
+    assert uid_order(high, low).tolist() == sorted(range(len(uids)), key=lambda row: uids[row])

@@ -39,10 +39,7 @@ def scored(tmp_path: Path) -> Run:
 
 
 @pytest.mark.parametrize("kept", [[0, 1, 2, 4, 7, 9], []], ids=["some", "none"])
-def test_npy_is_datacomps_file_byte_for_byte(
-    tmp_path: Path, kept: Sequence[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tamis.exports.lists._UIDS", 3)
+def test_npy_is_datacomps_file_byte_for_byte(tmp_path: Path, kept: Sequence[int]) -> None:
     assert tamis.export(subset_of(uid_run(tmp_path / "run"), kept), "npy", tmp_path / "subset.npy") == len(kept)
     np.save(tmp_path / "theirs.npy", np.array(sorted(UIDS[row] for row in kept), np.dtype("u8,u8")))
     assert (tmp_path / "subset.npy").read_bytes() == (tmp_path / "theirs.npy").read_bytes()

@@ -76,11 +76,25 @@ def _mix(x: U64) -> U64:
 
 def copy_numbers(high: U64, low: U64) -> U64:
     """Returns for each row how many rows before it have its uid."""
-    order, place = np.lexsort((low, high)), np.arange(high.size)
+    order, place = uid_order(high, low), np.arange(high.size)
     first = np.append(True, (np.diff(high[order]) != 0) | (np.diff(low[order]) != 0))[: high.size]
     numbers = np.empty(high.size, np.uint64)
     numbers[order] = place - np.maximum.accumulate(np.where(first, place, 0))
     return numbers
+
+
+def uid_order(high: U64, low: U64) -> NDArray[np.int64]:
+    """Returns the row numbers in the order of the uids, high halves first; of equal uids the lower row first."""
+    bits = np.uint64(max(high.size - 1, 1).bit_length())
+    keys = high >> bits << bits | np.arange(high.size, dtype=np.uint64)  # sorted four times as fast as both halves
+    keys.sort()
+    order = (keys & np.uint64((1 << int(bits)) - 1)).view(np.int64)
+    keys >>= bits
+    same = np.append(False, keys[1:] == keys[:-1])
+    some = np.flatnonzero(same | np.append(same[1:], False))  # their leading bits are another's
+    rows = order[some]
+    order[some] = rows[np.lexsort((low[rows], high[rows]))]
+    return order
 
 
 def scramble(high: U64, low: U64, seed: int = 0) -> U64:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,11 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
-from tamis.core.arrays import U64, Float64s, Rows
+from tamis.core.arrays import U64, Float64s, Rows, Times
 from tamis.core.errors import RunError
 from tamis.core.files.checked import footer_entry
 from tamis.core.files.storage import writing
-from tamis.core.ids import SUBSET_DTYPE
+from tamis.core.ids import SUBSET_DTYPE, uid_order
 from tamis.exports.exporter import Exporter
 from tamis.runs import Run
 from tamis.runs.expression import parse
@@ -31,7 +33,6 @@ log = logging.getLogger(__name__)
 #: Metadata of our Parquet exports: the format that wrote the file.
 _FORMAT = "tamis.export"
 
-_UIDS = 1 << 20  # written at once: the interleaved copy of all would double the memory
 _ROWS = 1 << 18  # dropped rows written at once
 
 
@@ -49,17 +50,26 @@ class NpyExport(Exporter):
 
     def write(self, subset: Subset, out: Path) -> int:
         """Writes the file and returns the number of uids in it."""
-        high, low, repeated = _uids(subset)
-        if repeated:
+        high, low = subset.run.table().uids(np.flatnonzero(subset.keep))
+        times = subset.times[subset.keep] if subset.times is not None else None
+        quarter = (high >> np.uint64(62)).astype(np.uint8)
+
+        def sort(number: int) -> tuple[U64, int]:
+            rows = np.flatnonzero(quarter == number)
+            return _in_order(high[rows], low[rows], times if times is None else times[rows])
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            sorted_uids, repeats = zip(*pool.map(sort, range(4)), strict=True)
+        if repeated := sum(repeats):
             log.warning("%d kept rows have the same uid as another; the file does not count them again", repeated)
+        count = sum(map(len, sorted_uids))
         with writing(out) as temporary, open(temporary, "wb") as file:
             descr = np.lib.format.dtype_to_descr(SUBSET_DTYPE)
-            header = {"descr": descr, "fortran_order": False, "shape": (high.size,)}
+            header = {"descr": descr, "fortran_order": False, "shape": (count,)}
             np.lib.format.write_array_header_1_0(file, header)
-            for start in range(0, high.size, _UIDS):
-                halves = [side[start : start + _UIDS] for side in (high, low)]
-                file.write(np.rec.fromarrays(halves, SUBSET_DTYPE).tobytes())
-        return int(high.size)
+            for uids in sorted_uids:
+                file.write(uids.data)
+        return count
 
     def wrote(self, out: Path, run: Run | None) -> bool:
         try:
@@ -70,19 +80,15 @@ class NpyExport(Exporter):
             return False
 
 
-def _uids(subset: Subset) -> tuple[U64, U64, int]:
-    """Returns the uids to write, high and low halves, and how many kept rows have the uid of another."""
-    high, low = subset.run.table().uids(np.flatnonzero(subset.keep))
-    order = np.lexsort((low, high))
-    high, low = high[order], low[order]
-    new = np.ones(high.size, bool)
-    new[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
-    repeated = high.size - int(np.count_nonzero(new))
-    if subset.times is None:
-        return (high[new], low[new], repeated) if repeated else (high, low, 0)
-    times = subset.times[subset.keep][order]
-    most = np.maximum.reduceat(times, np.flatnonzero(new)) if times.size else times
-    return np.repeat(high[new], most), np.repeat(low[new], most), repeated
+def _in_order(high: U64, low: U64, times: Times | None) -> tuple[U64, int]:
+    """Returns the uids to write, (n, 2), and how many rows have the uid of another."""
+    order = uid_order(high, low)
+    uids = np.stack([high[order], low[order]], axis=1)
+    new = np.append(True, (uids[1:] != uids[:-1]).any(axis=1))[: order.size]
+    repeated = order.size - int(np.count_nonzero(new))
+    if times is not None and order.size:
+        return np.repeat(uids[new], np.maximum.reduceat(times[order], np.flatnonzero(new)), axis=0), repeated
+    return uids[new] if repeated else uids, repeated
 
 
 @dataclass(frozen=True, kw_only=True)

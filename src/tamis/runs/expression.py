@@ -23,14 +23,14 @@ from tamis.runs.table import Table, as_numbers
 
 T = TypeVar("T")
 
-_BINARY: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
+_BINARY: Mapping[type[ast.operator], Callable[..., Any]] = {
     ast.Add: np.add,
     ast.Sub: np.subtract,
     ast.Mult: np.multiply,
     ast.Div: np.divide,
     ast.Pow: np.power,
 }
-_UNARY: Mapping[type[ast.unaryop], Callable[[Any], Any]] = {ast.USub: np.negative, ast.UAdd: np.positive}
+_UNARY: Mapping[type[ast.unaryop], Callable[..., Any]] = {ast.USub: np.negative, ast.UAdd: np.positive}
 
 #: Functions of one row, with the number of their arguments.
 POINTWISE: Mapping[str, tuple[int, Callable[..., Any]]] = {
@@ -111,7 +111,7 @@ class Expression:
 
     def _evaluate(self, columns: Mapping[str, Any], fitted: Mapping[str, Fitted], rows: int) -> Float64s:
         with np.errstate(all="ignore"):  # log(-1) and x/0 become NaN: missing, which the step that meets them reports
-            return np.asarray(np.broadcast_to(_value(self.tree, columns, fitted, rows), rows), np.float64)
+            return np.asarray(np.broadcast_to(_checked(self.tree, columns, fitted, rows), rows), np.float64)
 
     def _fit_functions(self, table: Table) -> dict[str, Fitted]:
         """Returns every function of the pool by its text. Each is one scan of the table, inner ones first."""
@@ -146,18 +146,36 @@ def _value(node: ast.expr, columns: Mapping[str, Any], fitted: Mapping[str, Fitt
         return as_numbers(columns[name]).astype(np.float64)
     if isinstance(node, ast.Constant):
         return np.float64(node.value)  # type: ignore[arg-type]  # checked in `parse`
-    parts = [_value(part, columns, fitted, rows) for part in _operands(node)]
+    linear = not _is_poolwide(node) and _is_checked_later(node)
+    parts = [(_value if linear else _checked)(part, columns, fitted, rows) for part in _operands(node)]
+    # In the memory of an operand: new memory takes longer than the arithmetic.
+    out = next((part for part in parts if part.ndim and part.flags.owndata), None)
     if isinstance(node, ast.UnaryOp):
-        return _UNARY[type(node.op)](*parts)
+        return _UNARY[type(node.op)](*parts, out=out)
     if isinstance(node, ast.BinOp):
-        value = _BINARY[type(node.op)](*parts)
+        value = _BINARY[type(node.op)](*parts, out=out)
     elif _is_poolwide(node):
         value = fitted[ast.unparse(node)](np.broadcast_to(parts[0], rows))
     else:
         value = POINTWISE[_function(node)][1](*parts)
-    if np.isfinite(value.sum()):  # nothing infinite
-        return value
-    return np.where(np.isinf(value), np.nan, value)  # x/0, log(0): infinity would head any ranking
+    return value if _is_checked_later(node) else _finite(value)
+
+
+def _checked(node: ast.expr, columns: Mapping[str, Any], fitted: Mapping[str, Fitted], rows: int) -> Any:
+    value = _value(node, columns, fitted, rows)
+    return _finite(value) if _is_checked_later(node) else value
+
+
+def _is_checked_later(node: ast.expr) -> bool:
+    """Whether infinity in a node's value stays infinite, or becomes NaN, in sums and products: they check it once."""
+    while isinstance(node, ast.UnaryOp):
+        node = node.operand
+    return _is_poolwide(node) or (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub | ast.Mult))
+
+
+def _finite(values: Any) -> Any:
+    """Returns values with NaN for infinity: x/0 and log(0) would head any ranking."""
+    return values if np.isfinite(values.sum()) else np.where(np.isinf(values), np.nan, values)
 
 
 def _name(node: ast.expr) -> str | None:

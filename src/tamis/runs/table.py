@@ -25,7 +25,7 @@ T = TypeVar("T")
 #: Blocks read at once. Arrow and NumPy release the GIL while they work.
 _THREADS = min(4, os.cpu_count() or 1)
 
-_CHUNK = 1 << 16
+_CHUNK = 1 << 18
 
 
 #: Calls a function with each tuple of arguments on a cluster and yields the results in order.

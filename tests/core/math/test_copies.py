@@ -151,7 +151,7 @@ def test_copies_are_compared_with_the_kept_one_only() -> None:
 
     head = leaders(hashes[:, None], 8, counted)
     assert head.tolist() == [*range(500), *[500] * 12_000]
-    assert asked < 200_000
+    assert asked < 12_100  # each once, and the pairs of other images whose hashes happen to be near
 
 
 def photograph(seed: int) -> Array:

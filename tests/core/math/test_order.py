@@ -79,11 +79,10 @@ def test_nth_largest_equals_a_sort_however_little_is_held(
     groups = [np.array([group if grouped else 0 for _, group in block], np.int64) for block in blocks]
     count, rows = 3 if grouped else 1, sum(map(len, blocks))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(order, "_HELD", held)
+        patch.setattr(order, "HELD", held)
         patch.setattr(order, "_COUNTERS", 24)
-        patch.setattr(order, "_EVERY", 2)
         found = nth_largest(
-            lambda work, every: map(work, keys[::every], groups[::every]),
+            lambda work: map(work, keys, groups),
             lambda counts: np.minimum(counts, n),
             rows,
             count,

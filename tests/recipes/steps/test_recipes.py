@@ -18,7 +18,7 @@ from interpreter import INTERPRETERS, SCORES, LackingError, Row, interpret, rows
 from tamis.core.errors import RecipeError
 from tamis.core.math import order
 from tamis.recipes import steps as sel
-from tamis.recipes.steps import SELECTORS, Step, outcome, run_steps
+from tamis.recipes.steps import SELECTORS, Step, best, outcome, run_steps
 from tamis.runs import table
 
 REFERENCE = Path(tempfile.mkdtemp()) / "reference.npy"
@@ -178,16 +178,25 @@ def test_so_does_a_recipe_of_several_steps(steps: list[Step], seed: int, block: 
 
 
 @settings(deadline=None, max_examples=100)
-@given(st.lists(st.one_of(*STEPS.values()), max_size=4), st.integers(0, 10**6), st.integers(1, 31))
-def test_pools_that_do_not_fit_into_memory_are_judged_alike(steps: list[Step], seed: int, block: int) -> None:
+@given(
+    st.lists(st.one_of(*STEPS.values()), max_size=4),
+    st.integers(0, 10**6),
+    st.integers(1, 31),
+    st.sampled_from([1, 4, 12]),
+)
+def test_pools_that_do_not_fit_into_memory_are_judged_alike(
+    steps: list[Step], seed: int, block: int, held: int
+) -> None:
     rows = rows_of(seed, 30)
     try:
         expected = run_steps(table_of(rows, block), steps)
     except RecipeError:
         return
     with pytest.MonkeyPatch.context() as patch:
-        for module, limit, small in ((order, "_HELD", 1), (order, "_COUNTERS", 8), (table, "_CHUNK", 3)):
+        for module, limit, small in ((order, "_COUNTERS", 8), (table, "_CHUNK", 3), (best, "_EVERY", 2)):
             patch.setattr(module, limit, small)
+        for module in (order, best):
+            patch.setattr(module, "HELD", held)
         patch.setattr(outcome, "_IN_MEMORY", 0)
         found = run_steps(table_of(rows, block), steps)
     assert found.keep[:].tolist() == expected.keep.tolist()

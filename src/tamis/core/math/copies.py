@@ -94,11 +94,11 @@ def leaders(hashes: U64, radius: int, same: Callable[[Rows, Rows], Mask] | None 
             del index  # first, or two of them would be in memory
             index = _Index(hashes, rows, radius)
         queries, later = pending[:size], pending[size:]
-        pairs = _near(index, queries, head, same, _PAIRS if size > 1 else None)
+        pairs = _near(index, queries, head, _PAIRS if size > 1 else None)
         if pairs is None:  # many copies of one image: look up fewer rows, and the first copy drops the others
             size = max(size // 16, 1)
             continue
-        _drop(head, *pairs)
+        _drop(head, *pairs, same)
         pending = later[head[later] == later]
         dropped += later.size - pending.size + int(np.count_nonzero(head[queries] != queries))
         size = min(2 * size, _MOST_ROWS)
@@ -135,11 +135,9 @@ class NearTo:
             yield start + place, row, np.minimum(*bits).astype(np.int64)
 
 
-def _near(
-    index: _Index, queries: Rows, head: Rows, same: Callable[[Rows, Rows], Mask] | None, most: int | None
-) -> tuple[Rows, Rows] | None:
-    """Returns near pairs of queries and kept rows, skipping pairs the other query will find; None, before the slow
-    `same` is called, if more than `most` pairs have near hashes.
+def _near(index: _Index, queries: Rows, head: Rows, most: int | None) -> tuple[Rows, Rows] | None:
+    """Returns near pairs of queries and kept rows, skipping pairs the other query will find; None if more than `most`
+    pairs have near hashes.
     """
     parts = [(np.empty(0, np.int64), np.empty(0, np.int64))]
     count = 0
@@ -153,28 +151,34 @@ def _near(
         if most is not None and count > most:
             return None
     query, near = (np.concatenate(side) for side in zip(*parts, strict=True))
-    if same is not None and query.size:
-        agree = same(np.minimum(query, near), np.maximum(query, near))
-        query, near = query[agree], near[agree]
     return query, near
 
 
-def _drop(head: Rows, query: Rows, near: Rows) -> None:
-    """Drops rows in `head`, which is final before the first query: a query for the first earlier row that is still
-    kept; without one, the later rows for the query.
+def _drop(head: Rows, query: Rows, near: Rows, same: Callable[[Rows, Rows], Mask] | None) -> None:
+    """Drops rows in `head`, which is final before the first query: each for the first earlier row that is kept and the
+    same, those first that found it by their own query. Rows wait for the verdict on their next one, so that copies are
+    compared with no row that is dropped.
     """
-    order = np.argsort(query, kind="stable")
-    query, near = query[order], near[order]
-    starts = np.flatnonzero(np.diff(query, prepend=-1)).tolist()
-    for start, stop in pairwise([*starts, query.size]):
-        row, others = query[start], near[start:stop]
-        if head[row] == row:
-            others = others[head[others] == others]
-            earlier = others[others < row]
-            if earlier.size:
-                head[row] = earlier.min()
-            else:
-                head[others] = row
+    low, high = np.minimum(query, near), np.maximum(query, near)
+    order = np.lexsort((low, query != low, high))
+    low, high = low[order], high[order]
+    rows, place = np.unique(high, return_index=True)
+    ends = np.append(place[1:], high.size)
+    number = np.searchsorted(rows, low)  # of the earlier row, if there is a verdict to come on it
+    number[np.append(rows, -1)[number] != low] = rows.size
+    waiting = np.arange(rows.size + 1) < rows.size
+    left = np.arange(rows.size)
+    while left.size:
+        pair = place[left]
+        here = ~waiting[number[pair]]
+        left_now, pair = left[here], pair[here]
+        agree = head[low[pair]] == low[pair]
+        if same is not None and agree.any():
+            agree[agree] = same(low[pair[agree]], high[pair[agree]])
+        head[rows[left_now[agree]]] = low[pair[agree]]
+        place[left_now] += 1
+        waiting[left_now[agree | (place[left_now] == ends[left_now])]] = False
+        left = left[waiting[left]]
 
 
 class _Index:

@@ -87,7 +87,9 @@ def minmax(values: Float64s, low: float, high: float) -> Float64s:
     """
     if not high > low:
         return np.where(np.isfinite(values), 0.0, values)
-    return (values - low) / (high - low)
+    scaled = values - low
+    scaled /= high - low
+    return scaled
 
 
 def zscore(values: Float64s, moments: Moments) -> Float64s:

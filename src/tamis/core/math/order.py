@@ -13,14 +13,10 @@ from tamis.core.arrays import U64, Float64s, Floats, Mask, Rows
 T = TypeVar("T")
 
 #: Keys that are held at once to find the cut among them; counters of one pass over longer columns.
-_HELD, _COUNTERS = 1 << 22, 1 << 22
+HELD, _COUNTERS = 1 << 22, 1 << 22
 
-#: A sample has one of so many blocks.
-_EVERY = 16
-
-#: `scan(work, every)` calls `work(keys, groups)` for each block that `every` divides the number of, keys (m,) uint64
-#: and groups (m,), and yields the results.
-Scan = Callable[[Callable[[U64, Rows], T], int], Iterable[T]]
+#: `scan(work)` calls `work(keys, groups)` for each block, keys (m,) uint64 and groups (m,), and yields the results.
+Scan = Callable[[Callable[[U64, Rows], T]], Iterable[T]]
 
 
 def round_half_up(fraction: float, of: int) -> int:
@@ -83,24 +79,20 @@ def nth_largest(
     """Finds the n-th largest key of each group, in a few passes over keys that are read block by block.
 
     A pass counts keys by their highest bits, which leaves one bucket of keys for each group. The next pass counts
-    those by the bits below, until what is left can be held. Without groups, one pass over the keys near the n-th
-    largest of a sample is tried first.
+    those by the bits below, until what is left can be held.
 
     Args:
         scan: reads the keys once; the same keys whenever it is called.
-        wanted: returns n, (groups,) int64, from the number of keys of each group: from 0 to that number. For the
-            sample it is asked with `rows`.
+        wanted: returns n, (groups,) int64, from the number of keys of each group: from 0 to that number.
         rows: number of keys in all groups, or more.
         groups: their number.
 
     Returns:
         Per group: the n-th largest key (the largest possible for n = 0), n, how many are larger, and how many equal it.
 
-    Cost: a pass for up to 4 million keys. For more, a sixteenth of a pass and one pass, if the sample helps; else
-        another pass, and one for each 18 bits that do not tell the keys of one group apart. Memory: about 100 MB.
+    Cost: a pass for up to 4 million keys. For more another pass, and one for each 18 bits that do not tell the keys of
+        one group apart. Memory: about 100 MB.
     """
-    if groups == 1 and rows > _HELD and (near := _near_sample(scan, wanted, rows)):
-        return near
     # Of each group's n-th key the highest 64 - `bits` bits are known: `low`. `above` keys are larger than its bucket,
     # and `held` are in it. All buckets together hold `left` keys.
     digit = 18 if groups == 1 else max(1, (_COUNTERS // max(groups, 1)).bit_length() - 1)
@@ -114,7 +106,7 @@ def nth_largest(
         return keys[here], group[here]
 
     # A pass counts the keys in the buckets by their next bits. The bucket of the n-th key becomes the new one.
-    while left > _HELD and bits:
+    while left > HELD and bits:
         width = min(digit, bits)
         shift = np.uint64(bits - width)
 
@@ -127,7 +119,7 @@ def nth_largest(
             return start, np.bincount(place - start)
 
         counts = np.zeros(groups << width, np.int64)
-        for start, some in scan(count, 1):
+        for start, some in scan(count):
             counts[start : start + some.size] += some
         by_bucket = counts.reshape(groups, -1)
         n = wanted(by_bucket.sum(1)) if n is None else n
@@ -140,7 +132,7 @@ def nth_largest(
     if n is not None and not bits:
         return low, n, above, held
     # What is left is read once more, and held.
-    found = [some for some in scan(inside, 1) if some[0].size]
+    found = [some for some in scan(inside) if some[0].size]
     keys = np.concatenate([np.empty(0, np.uint64), *(keys for keys, _ in found)])
     group = np.concatenate([np.empty(0, np.int64), *(group for _, group in found)])
     del found
@@ -161,36 +153,3 @@ def nth_largest(
 def of_group(values: U64, group: Rows) -> Any:
     """Returns the value of each row's group; the only value if there is one group."""
     return values[0] if values.size == 1 else values[group]
-
-
-def _near_sample(scan: Scan[Any], wanted: Callable[[Rows], Rows], rows: int) -> tuple[U64, Rows, Rows, Rows] | None:
-    """Returns what `nth_largest` does if the key is near that of a sample of blocks, and not too many keys are."""
-    stride = -(-rows // (_EVERY * _HELD))
-    sample = np.concatenate([np.empty(0, np.uint64), *scan(lambda keys, _: keys[::stride].copy(), _EVERY)])
-    if not sample.size:
-        return None
-    guess = sample.size - round(sample.size * int(wanted(np.array([rows]))[0]) / rows)
-    margin = max(sample.size * _HELD // rows // 4, 1)
-    ends = np.clip([guess - margin, guess + margin], 0, sample.size - 1)
-    sample.partition(ends)  # in place, as below: a copy has 32 MB
-    first, last = sample[ends]
-    del sample
-
-    def look(keys: U64, _: Rows) -> tuple[int, int, U64]:
-        return keys.size, int(np.count_nonzero(keys > last)), keys[(keys >= first) & (keys <= last)]
-
-    count, above, held, near = 0, 0, 0, [np.empty(0, np.uint64)]
-    for size, larger, some in scan(look, 1):
-        count, above, held = count + size, above + larger, held + some.size
-        if held <= _HELD:
-            near.append(some)
-        else:
-            near.clear()
-    n = wanted(np.array([count]))
-    if not near or not above < n[0] <= above + held:
-        return None
-    keys = np.concatenate(near)
-    place = held - int(n[0] - above)
-    keys.partition(place)
-    cut = keys[[place]]
-    return cut, n, np.array([above + np.count_nonzero(keys > cut)]), np.array([np.count_nonzero(keys == cut)])

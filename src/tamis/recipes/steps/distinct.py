@@ -246,16 +246,20 @@ def decode(words: Any, column: str) -> tuple[NDArray[np.uint8], Mask]:
     here = pc.is_valid(words).to_numpy(zero_copy_only=False)
     words = words.drop_null()
     _width(column, {length // 2 for length in pc.unique(pc.binary_length(words)).to_pylist()})
+    _, ends, letters = words.buffers()
+    ends = np.frombuffer(ends or b"", np.int32)[words.offset :][: len(words) + 1]
     spelt = bytearray()
     for start in range(0, len(words), _ROWS):
-        some = words.slice(start, _ROWS).to_pylist()
+        stop = min(start + _ROWS, len(words))
         try:
-            data = bytes.fromhex("".join(some))  # it skips the spaces between hashes
+            text = str(memoryview(letters or b"")[ends[start] : ends[stop]], "ascii")
+            data = bytes.fromhex(text)  # it skips the spaces between hashes
         except ValueError:
             data = b""
-        if not data or len(data) % len(some):
+        if not data or len(data) % (stop - start):
             raise RecipeError(
-                f"distinct: {column!r} holds {some[0]!r}, expected hex digits as the signal image_hash emits them"
+                f"distinct: {column!r} holds {words[start].as_py()!r}, expected hex digits as the signal image_hash "
+                "emits them"
             )
         spelt += data
     rows = np.zeros((here.size, len(spelt) // max(len(words), 1)), np.uint8)

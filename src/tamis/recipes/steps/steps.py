@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tamis.core.arrays import Float64s, Mask, Rows
+from tamis.core.arrays import Mask, Rows
 from tamis.core.errors import RecipeError, check_effect, check_fraction, check_words, unknown_message
-from tamis.core.math.order import number_of, ordered_bits, round_half_up
+from tamis.core.math.order import number_of, round_half_up
 from tamis.core.types import USABLE
 from tamis.recipes.steps.best import Best, Ranked, by_row, by_uid
 from tamis.recipes.steps.outcome import (
@@ -293,7 +293,7 @@ class _Top(ReadsColumns, Blockwise):
         # the cuts of earlier rounds.
         rounds: list[Best] = []
 
-        def remaining(span: slice, columns: dict[str, Any], candidates: Mask) -> tuple[Float64s, Rows | None, Mask]:
+        def remaining(span: slice, columns: dict[str, Any], candidates: Mask) -> Ranked:
             """Returns the scores of a block, NaN without a group, the groups, and which rows remain."""
             score, groups = values(columns, candidates.size), None
             if codes_of is not None:
@@ -301,16 +301,9 @@ class _Top(ReadsColumns, Blockwise):
                 score = np.where(groups < 0, np.nan, score)
             keep = candidates & ~np.isnan(score)
             for best in rounds:
-                keep = best.kept(span, *rank_rows(score, groups, keep))
+                keep = best.kept(span, score, groups, keep)
                 groups = None  # only the first round is by groups
             return score, groups, keep
-
-        def rank_rows(score: Float64s, groups: Rows | None, keep: Mask) -> Ranked:
-            rows = np.flatnonzero(keep)
-            return ordered_bits(score[rows]), rows * 0 if groups is None else groups[rows], rows
-
-        def ranked(span: slice, columns: dict[str, Any], candidates: Mask) -> Ranked:
-            return rank_rows(*remaining(span, columns, candidates))
 
         def count(most: Rows) -> Rows:
             """Returns how many rows to keep of each group, or of all rows together, from how many have a score."""
@@ -324,7 +317,7 @@ class _Top(ReadsColumns, Blockwise):
             return np.asarray(np.minimum(n, most))
 
         def choose(rows: int, groups: int = 1) -> Best:
-            return Best(table, sorted(self.reads), ranked, count, rows, (by_uid(table), by_row), groups)
+            return Best(table, sorted(self.reads), remaining, count, rows, (by_uid(table), by_row), groups)
 
         reason, cut = f"{self.score} below the cut", None
         if self.per is not None:
@@ -335,11 +328,16 @@ class _Top(ReadsColumns, Blockwise):
             rounds.append(choose(int(rounds[0].n.sum()) if rounds else candidates))
             cut = float(number_of(rounds[-1].cuts)[0]) if rounds[-1].n[0] else None
 
+        known = rounds[0].codes if self.per is None else None
+
         def decide(span: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
+            if known is not None:
+                return known[span]
             score, _, keep = remaining(span, columns, candidates)
             return _codes(keep, np.isnan(score))
 
-        return _rule(self, sorted(self.reads), decide, reason, cut, what=what, score=self.score, ends=(cut, None))
+        read = sorted(self.reads) if known is None else []
+        return _rule(self, read, decide, reason, cut, what=what, score=self.score, ends=(cut, None))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -563,8 +561,9 @@ class RandomFraction(Blockwise):
         draw = by_uid(table, self.seed)
 
         def rank(span: slice, columns: dict[str, Any], candidates: Mask) -> Ranked:
-            inside = np.flatnonzero(candidates)
-            return draw(span, inside), inside * 0, inside
+            keys, inside = np.zeros(candidates.size, np.uint64), np.flatnonzero(candidates)
+            keys[inside] = draw(span, inside)
+            return keys, None, candidates
 
         best = Best(table, [], rank, lambda _: n, rows, (by_row,))
 

@@ -28,6 +28,8 @@ from tamis.signals.graph import Executor
 #: Maximum number of rows that a search lists; that a map of principal components shows, and a stored one.
 NEAREST, SAMPLE, MOST = 2_000, 100_000, 5_000_000
 
+_PIECE = 1 << 16  # rows that are multiplied at once
+
 #: Maximum bytes of an uploaded image, and number of uploaded images whose embeddings are kept.
 LARGEST, _IMAGES = 16 << 20, 64
 
@@ -126,9 +128,10 @@ class Near:
         table = self._run.table()
 
         def multiply(rows: slice, columns: dict[str, Any], candidates: Mask) -> Float32s:
-            return np.asarray(np.asarray(columns[name], np.float32) @ vector)
+            pieces = np.split(columns[name], range(_PIECE, len(candidates), _PIECE))
+            return np.concatenate([np.asarray(piece, np.float32) @ vector for piece in pieces])
 
-        cosines = np.concatenate([np.empty(0, np.float32), *table.scan([name], multiply, in_chunks=True)])
+        cosines = np.concatenate([np.empty(0, np.float32), *table.scan([name], multiply)])
         there = np.flatnonzero(np.isfinite(cosines) & ~self._run.hidden)
         order = smallest(there, -cosines[there], lambda tied: scramble(*table.uids(tied)), most)
         return order, cosines[order]
