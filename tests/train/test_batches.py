@@ -95,6 +95,35 @@ def test_batches_are_the_same_from_any_step_with_any_threads_and_without_a_cache
     assert all(torch.equal(a, b) for a, b in zip(whole[5:], collected(5), strict=True))
 
 
+@pytest.mark.parametrize("cache", [1 << 30, 5_000, 0])
+def test_images_that_fit_into_the_cache_are_read_and_decoded_once(
+    cache: int, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def collected(**settings: Any) -> list[Any]:
+        found = batches_of(run, run, **settings)(0, 16, lambda batch: batch)
+        return [(batch.indices.tolist(), list(batch.captions), batch.pixels.tolist()) for batch in found]
+
+    anew, read, decoded = collected(cache=0), list[int](), list[int]()
+    samples = Batches._samples
+
+    def spy(self: Any, rows: Any) -> Any:
+        read.extend(rows.tolist())
+        return samples(self, rows)
+
+    def counted(*args: Any, **how: Any) -> Any:
+        decoded.append(1)
+        return decode(*args, **how)
+
+    monkeypatch.setattr(Batches, "_samples", spy)
+    monkeypatch.setattr("tamis.train.batches.decode", counted)
+    assert collected(cache=cache) == anew
+    assert len(run) == 16  # four epochs
+    if cache == 1 << 30:  # what is still being decoded when an epoch begins is read once more
+        assert len(decoded) <= len(read) < 3 * len(run)
+    else:
+        assert (len(read) < 4 * len(run)) == (cache > 0)
+
+
 def test_broken_images_are_counted_and_batch_normalisation_does_not_see_them(
     tmp_path: Path, residual: ClipTraining
 ) -> None:

@@ -84,18 +84,21 @@ class Batch:
 
 
 class _Cache:
-    """Decoded images in memory, as many as fit: images of small pools are decoded once, not in every epoch."""
+    """Decoded images in memory, as many as fit, with their captions: these are read and decoded once, not every epoch.
+
+    At full size, since each epoch crops them differently.
+    """
 
     def __init__(self, room: int) -> None:
-        self.images: dict[int, Pixels] = {}
+        self.pairs: dict[int, tuple[Pixels, str]] = {}
         self._room = room  # bytes
         self._lock = threading.Lock()
 
-    def add(self, index: int, pixels: Pixels) -> None:
+    def add(self, index: int, pixels: Pixels, caption: str) -> None:
         with self._lock:
-            if pixels.nbytes <= self._room and index not in self.images:
+            if pixels.nbytes <= self._room and index not in self.pairs:
                 self._room -= pixels.nbytes
-                self.images[index] = pixels
+                self.pairs[index] = pixels, caption
 
 
 class _Group(NamedTuple):
@@ -104,7 +107,7 @@ class _Group(NamedTuple):
     epoch: int
     indices: Indices
     copies: Indices  # 0 for the first copy of a pair in the epoch, 1 for the second, ...
-    pairs: Sequence[KeptSample]
+    pairs: Sequence[KeptSample | None]  # None: it is in the cache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +152,8 @@ class Batches:
         size = self.batch // self.processes.count
         cache = _Cache(self.cache)
         most = max(2 * size // _GROUP, 2 * self.threads)  # two batches, or enough for all threads
-        decoded = in_order(lambda group: threads.submit(self._decoded, cache, group), self._groups(first, stop), most)
+        groups = self._groups(first, stop, cache)
+        decoded = in_order(lambda group: threads.submit(self._decoded, cache, group), groups, most)
         for _ in range(first, stop):
             parts: list[Batch] = []
             while sum(len(part.captions) for part in parts) < size:
@@ -161,12 +165,15 @@ class Batches:
                 usable=torch.cat([part.usable for part in parts]),
             )
 
-    def _groups(self, first: int, stop: int) -> Iterator[_Group]:
+    def _groups(self, first: int, stop: int, cache: _Cache) -> Iterator[_Group]:
         """Yields pairs as read, a few at a time. No group spans two steps."""
         for epoch, shown in itertools.groupby(self.shown(first, stop), key=lambda part: part[0]):
             parts = list(shown)
             # One reader for the whole epoch: it can read ahead across steps.
-            pairs = self._samples(self.rows.rows[np.concatenate([indices for _, indices, _ in parts])])
+            every = np.concatenate([indices for _, indices, _ in parts])
+            cached = np.isin(every, list(cache.pairs))
+            read = self._samples(self.rows.rows[every[~cached]])
+            pairs = (None if known else next(read) for known in cached.tolist())
             for _, indices, copies in parts:
                 for start in range(0, indices.size, _GROUP):
                     some = slice(start, start + _GROUP)
@@ -185,7 +192,8 @@ class Batches:
         import torch
 
         out = np.zeros((part.indices.size, self.side, self.side, 3), np.uint8)
-        images = [self._pixels(cache, *one) for one in zip(part.indices.tolist(), part.pairs, strict=True)]
+        found = [self._pair(cache, *one) for one in zip(part.indices.tolist(), part.pairs, strict=True)]
+        images = [image for image, _ in found]
         sizes = np.array([(1, 1) if one is None else (one.shape[1], one.shape[0]) for one in images], np.int64)
         windows = crop_windows(
             self.rows.high[part.indices], self.rows.low[part.indices], sizes.reshape(-1, 2),
@@ -198,23 +206,23 @@ class Batches:
         return Batch(
             indices=part.indices,
             pixels=torch.from_numpy(out),
-            captions=[pair.caption or "" for pair in part.pairs],
+            captions=[caption for _, caption in found],
             usable=torch.tensor([one is not None for one in images]),
         )
 
-    def _pixels(self, cache: _Cache, index: int, pair: KeptSample) -> Pixels | None:
+    def _pair(self, cache: _Cache, index: int, pair: KeptSample | None) -> tuple[Pixels | None, str]:
+        if pair is None or index in cache.pairs:  # or another copy of it was decoded meanwhile
+            return cache.pairs[index]
         if pair.image is None or pair.caption is None:
-            return None
-        pixels = cache.images.get(index)
-        if pixels is None:
-            spec = self.run.pool.spec
-            how = partial(decode, max_pixels=spec.max_pixels, transparency=spec.transparency)
-            try:
-                pixels = how(pair.image, orientation=pair.orientation)
-            except SampleError:
-                return None
-            cache.add(index, pixels)
-        return pixels
+            return None, pair.caption or ""
+        spec = self.run.pool.spec
+        how = partial(decode, max_pixels=spec.max_pixels, transparency=spec.transparency)
+        try:
+            pixels = how(pair.image, orientation=pair.orientation)
+        except SampleError:
+            return None, pair.caption
+        cache.add(index, pixels, pair.caption)
+        return pixels, pair.caption
 
 
 def epoch_order(high: U64, low: U64, times: Indices, *, seed: int, epoch: int) -> tuple[Indices, Indices]:

@@ -45,6 +45,7 @@ from tamis.train.step import (
     preparation,
     recompute_layers,
     text_states,
+    with_cache,
 )
 from tamis.train.towers import Towers, build, digests, learn_tokenizer, needs_tokenizer, needs_whole_batch
 from tamis.train.watch import BEST, CHECKPOINT, HeldOut, Watch, load_checkpoint
@@ -324,6 +325,7 @@ def _train(context: TrainingContext, tokenizer: str | None) -> Trained:
     """Trains from the last checkpoint to the end and writes the model."""
     import torch
 
+    context = with_cache(context)
     training, how, processes = context.training, context.how, context.processes
     prepare_cpu(how.device)
     towers = _initial_model(context, tokenizer)
@@ -352,7 +354,7 @@ def _train(context: TrainingContext, tokenizer: str | None) -> Trained:
     batches = Batches(
         run=context.run, rows=context.rows, batch=training.batch, side=towers.side,
         smallest=training.crop, resample=towers.steps.resample, seed=training.seed, processes=processes,
-        threads=how.threads, cache=how.cache,
+        threads=how.threads, cache=how.cache or 0,
     )  # fmt: skip
     reader = batches(first, training.steps, preparation(context, towers, states))
     try:

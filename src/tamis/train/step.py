@@ -52,6 +52,7 @@ _OVERHEAD = 1.25
 #: Largest piece in bytes on a CPU: larger ones are no faster (ViT-B-32: 64 pairs take 4 times as long as 16).
 _ENOUGH_ON_A_CPU = 2 << 30
 _READ_AHEAD = 7  # batches of images in memory: being decoded, waiting or in use
+_CACHE_SHARE = 8  # decoded images take at most one part in so many of the free memory
 _CACHED_IMAGE = 1 << 20  # estimated bytes of a cached image: 600 x 600 pixels
 _LOGITS = 6  # the loss has so many matrices as large as its logits
 _CAPTIONS = 10_000  # sampled to find the longest
@@ -72,7 +73,7 @@ class How:
     save_every: Annotated[int | None, "Steps between checkpoints; by default a twentieth of all, 50 to 1,000."] = None
     report_every: Annotated[int | None, "Steps between lines of metrics; by default a hundredth, at most 100."] = None
     keep_epochs: Annotated[bool, "Keep the model at the end of each epoch."] = False
-    cache: int = 1 << 30  # bytes of decoded images that each process keeps
+    cache: int | None = None  # bytes of decoded images that each process keeps; None: see `with_cache`
     #: file for the frozen text tower's states of the run's captions, which trainings share; written if it is missing
     text_states: Path | None = None
     trainings: int = 1  # number of trainings that share this machine's memory
@@ -112,6 +113,18 @@ class Prepared:
     pieces: Sequence[tuple[torch.Tensor, ...]]
     usable: torch.Tensor  # (n,) bool, for the pairs in the pieces
     unreadable: int  # pairs of the batch that could not be read
+
+
+def with_cache(context: TrainingContext) -> TrainingContext:
+    """Returns the context with room for decoded images, an eighth of the free memory, unless it is set."""
+    how = context.how
+    if how.cache is None:
+        sharing = how.trainings * int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        how = replace(how, cache=free_memory("cpu") // _CACHE_SHARE // sharing)
+        if context.training.steps * context.training.batch > context.rows.epoch_size:
+            gib = (how.cache or 0) / 2**30
+            log.info("decoded images are kept for later epochs, up to %.3g GiB: an eighth of the free memory", gib)
+    return replace(context, how=how)
 
 
 def preparation(context: TrainingContext, towers: Towers, states: Floats | None) -> Callable[[Batch], Prepared]:
@@ -268,9 +281,8 @@ def _fixed_bytes(context: TrainingContext, towers: Towers) -> int:
     trained = sum(one.nbytes for one in towers.model.parameters() if one.requires_grad)
     fixed: int = 3 * trained + 4 * _LOGITS * size * context.training.batch
     if context.how.device.kind == "cpu":
-        fixed += (
-            min(context.how.cache, context.rows.rows.size * _CACHED_IMAGE) + _READ_AHEAD * size * 3 * towers.side**2
-        )
+        fixed += min(context.how.cache or 0, context.rows.rows.size * _CACHED_IMAGE)
+        fixed += _READ_AHEAD * size * 3 * towers.side**2
     return fixed
 
 
