@@ -56,7 +56,6 @@ _ENOUGH_TO_JUDGE = 20
 
 _AHEAD = 2  # most batches that are ready for the model
 _TOGETHER = 32  # images per group to decode, or two per thread if that is more
-_WORTH_THREADS = 32 << 20  # bytes of a group, read and decoded, from which it is shared among threads
 _TOGETHER_BYTES = 128 << 20  # most bytes of a group, read and decoded; a larger image is decoded alone
 _BATCH_BYTES = 256 << 20  # most bytes of a batch, read and decoded; large images make smaller batches
 _HELD_BYTES = 384 << 20  # most bytes of all batches that wait, and of the one in use
@@ -319,7 +318,7 @@ class BatchReader:
                     yield batch
                     batch, held = [], 0
                 if decodes:
-                    self._decode(group, threads if weight > _WORTH_THREADS else None, keeps_pixels)
+                    self._decode(group, threads, keeps_pixels)
                 batch += group
                 held += _weigh(group)
                 while len(batch) >= size:
