@@ -12,6 +12,7 @@ import functools
 import gc
 import inspect
 import logging
+import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -149,6 +150,8 @@ def build_app(words: Sequence[str] | None = None) -> typer.Typer:
 
 def main() -> None:
     """Runs the command line; prints our errors, and those of what was typed, as one line and exits with their code."""
+    # Else each of NumPy's threads keeps its core busy for 0.06 s when it starts, waiting for work.
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "10")
     gc.set_threshold(50_000, 50)  # thousands of modules' objects come, and none goes: collecting finds nothing
     try:
         code = build_app(sys.argv[1:])(prog_name="tamis", standalone_mode=False)
