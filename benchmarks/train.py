@@ -1,8 +1,8 @@
 """What `tamis train clip --scale lab` costs: next to a bare loop that has all images decoded in memory and crops them.
 
 The bare loop has the same network from the same weights, precision, threads, batch, loss and optimiser, and reads,
-decodes, checks and saves nothing; a second one does not even crop, and has one batch as tensors. Left out are both first steps, and the last
-checkpoint: a training of the usual length has one in fifty steps.
+decodes, checks and saves nothing; a second one does not even crop, and has one batch as tensors. Left out are both
+first steps, and the last checkpoint: a training of the usual length has one in fifty steps.
 """
 
 from __future__ import annotations
