@@ -304,3 +304,17 @@ def test_one_character_must_be_the_same_in_three_crops() -> None:
     none = Regions(np.zeros((0, 4, 2), np.float32), np.zeros(0, np.float32))
     readable = legible([image, image], [Regions(np.float32([quad, part]), np.ones(2, np.float32)), none])
     assert [some.tolist() for some in readable] == [[True, False], []]
+
+
+def test_titles_that_are_drawn_or_that_lines_cover_are_not_read() -> None:
+    image, quad = card("SALE", 0.4)
+    asked: list[Any] = []
+
+    def legible(images: Any, regions: Any) -> Any:
+        asked.extend(quad for some in regions for quad in some.quads)
+        return [np.zeros(len(some), bool) for some in regions]
+
+    how: dict[str, Any] = {"side": 736, "threshold": 0.5, "tallest": 0.2}
+    found = ocr.load_text_detector("ppocr", **how, legible=legible, device=Device())([image])[0]
+    assert covered_rows(found, quad, image) > 0.8
+    assert not any(ocr.is_drawn(image, one) for one in asked)

@@ -233,10 +233,10 @@ class Tmars(Signal):
 
     def needs(self) -> Mapping[str, Node]:
         return {
+            "boxes": self.boxes,  # first: cores that read the next batch meanwhile delay one image, not a whole product
             "plain": ImageEmbedding(model=self.model),
             "masked": MaskedEmbedding(model=self.model, masked=self._masked()),
             "text": TextEmbedding(model=self.model),
-            "boxes": self.boxes,
             "images": DecodedImages(),
         }
 

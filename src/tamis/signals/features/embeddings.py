@@ -6,6 +6,7 @@ Scores are computed from the float16 numbers, so stored embeddings give exactly 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -17,6 +18,7 @@ from tamis.core.errors import ModelError, check_words
 from tamis.core.math.similarity import unit_rows
 from tamis.core.types import LATER, Device, FileRef, ModelRef, Node, Samples
 from tamis.models.clip import load_clip, load_tokenizer
+from tamis.models.device import cores
 from tamis.models.preprocess import load_preprocess
 from tamis.models.reference import Cleaning
 from tamis.pools.vectors import Side, load_vectors
@@ -64,7 +66,11 @@ class ModelPixels(Node):
         if self.fit == "crop":
             preprocess = preprocess.with_crop()
 
-        return lambda *, images: each_present(images, lambda present: map(preprocess.resize, present))
+        if self.of == DecodedImages():
+            return lambda *, images: each_present(images, lambda present: map(preprocess.resize, present))
+        # Images that a network's results changed are resized while the device waits, not by a reading thread.
+        threads = ThreadPoolExecutor(device.threads or cores(), "tamis-resize")
+        return lambda *, images: each_present(images, lambda present: threads.map(preprocess.resize, present))
 
 
 @dataclass(frozen=True, kw_only=True)

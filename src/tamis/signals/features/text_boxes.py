@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -13,6 +14,7 @@ from tamis.core.arrays import Floats, Pixels
 from tamis.core.errors import at_least_one, check_effect, check_words, require, unknown_message
 from tamis.core.math.regions import fill_around, fill_inside, inpaint
 from tamis.core.types import Device, ModelRef, Node, OptionalModelRef
+from tamis.models.device import cores
 from tamis.models.ocr import (
     Regions,
     TextDetector,
@@ -249,10 +251,11 @@ class MaskedImages(Node):
         }
         paint = fills[self.fill]
 
-        return lambda *, images, boxes: [
-            image if image is None or regions is None else paint(image, list(regions.quads))
-            for image, regions in zip(images, boxes, strict=True)
-        ]
+        def masked(image: Pixels | None, regions: Regions | None) -> Pixels | None:
+            return image if image is None or regions is None else paint(image, list(regions.quads))
+
+        threads = ThreadPoolExecutor(device.threads or cores(), "tamis-mask")
+        return lambda *, images, boxes: list(threads.map(masked, images, boxes))
 
 
 @dataclass(frozen=True, kw_only=True)
