@@ -9,8 +9,10 @@ To add an architecture, add a line to `ARCHITECTURES`, a tiny checkpoint to `cap
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +23,7 @@ from tamis.core.errors import ModelError
 from tamis.core.types import Device, ModelRef
 from tamis.models.chat import KINDS, ChatModel, load_chat, unknown_model_message
 from tamis.models.decoder import CaptionDecoder, Parts, blip_parts, git_parts
-from tamis.models.device import dtype_of, prepare_cpu
+from tamis.models.device import at_once, dtype_of, use_threads
 from tamis.models.loading import load_once, load_tokenizer_in, load_whole, model_type, quiet
 from tamis.models.nucleus import Sampling, token_drawer
 from tamis.models.packed import for_inference
@@ -34,8 +36,7 @@ if TYPE_CHECKING:
 #: Limit in bytes on the keys and values of a batch of images; larger batches are not faster.
 _IMAGE_BYTES = 512 << 20
 
-# On a CPU: images encoded together, and captions decoded together. What more need would not fit into its caches.
-_CPU_IMAGES, _CPU_ROWS = 8, 256
+_CPU_ROWS = 64  # captions decoded together on a CPU, by each of its cores; more are hardly faster and take more memory
 
 
 def word_tokens(prompt: str, tokenizer: Any) -> list[int]:
@@ -113,7 +114,7 @@ class Captioner:
         path = resolve(model).path
         self.name, self.batch = model, device.batch_size
         self.device, self.dtype = torch.device(device.kind), dtype_of(device)
-        prepare_cpu(device)
+        use_threads(device)
         cls = getattr(transformers, self.architecture.loader)
         self.model = load_whole(cls, path, model, expected="a captioner of images", dtype=self.dtype).to(self.device)
         self.tokenizer: Any = load_tokenizer_in(path, network=self.model)
@@ -225,9 +226,8 @@ class FastCaptioner(SamplingCaptioner):
         import torch
 
         with torch.inference_mode():
-            size = len(images) if self.device.type != "cpu" else _CPU_IMAGES
-            pixels = [self.pixels(images[start : start + size]) for start in range(0, len(images), size)]
-            return torch.cat([self._tower(pixel_values=some).last_hidden_state for some in pixels])
+            states: torch.Tensor = self._tower(pixel_values=self.pixels(images)).last_hidden_state
+            return states
 
     def check(self, sampling: Sampling) -> None:
         start, positions = len(self._prompt(sampling)), self.decoder.positions
@@ -238,15 +238,23 @@ class FastCaptioner(SamplingCaptioner):
         return [self.decoder.start, *word_tokens(sampling.prompt, self.tokenizer)]
 
     def __call__(self, images: Sequence[Pixels], uids: NDArray[np.uint64], sampling: Sampling) -> list[list[str]]:
-        captions: list[list[str]] = []
+        import torch
+
         size = self._at_once
         if self.device.type == "cpu":
             size = min(size, max(1, _CPU_ROWS // sampling.captions))
-        for start in range(0, len(images), size):
-            batch = slice(start, start + size)
+        batches = [slice(start, start + size) for start in range(0, len(images), size)]
+        parts = torch.get_num_threads() if self.device.type == "cpu" else 1
+
+        def caption(batch: slice) -> list[list[list[int]]]:
             states = self.encode(images[batch])
-            captions += map(self.texts, self.decoder.captions(states, uids[batch], self._prompt(sampling), sampling))
-        return captions
+            return self.decoder.captions(states, uids[batch], self._prompt(sampling), sampling)
+
+        tokens: list[list[list[int]]] = []
+        for start in range(0, len(batches), parts):
+            works = [partial(caption, batch) for batch in batches[start : start + parts]]
+            tokens += itertools.chain.from_iterable(at_once(works))
+        return [self.texts(some) for some in tokens]
 
 
 class BeamCaptioner(Captioner):

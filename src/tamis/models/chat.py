@@ -22,7 +22,7 @@ from tamis.core.arrays import Pixels
 from tamis.core.errors import ModelError, TamisError, first_line
 from tamis.core.types import Device, ModelRef
 from tamis.models.chat_client import LIKELIEST, Answer
-from tamis.models.device import dtype_of, prepare_cpu
+from tamis.models.device import dtype_of, use_threads
 from tamis.models.loading import (
     load_once,
     load_tokenizer_in,
@@ -156,7 +156,7 @@ class ChatModel:
             raise ModelError(f"{model}, a {kind!r} model, answers only about images: name a model that chats")
         self._grey = np.full((48, 64, 3), 128, np.uint8) if images else None
         self.device, self.dtype = torch.device(device.kind), dtype_of(device)
-        prepare_cpu(device)
+        use_threads(device)
         path = resolve(model).path
         cls: Any = transformers.AutoModelForImageTextToText
         expected = "a captioner of images"

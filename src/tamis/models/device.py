@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
 import logging
 import math
 import os
 import re
-import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, TypeVar, get_args
 
 from tamis.core.compute import Precision
 from tamis.core.errors import StopError, TamisError, nearest, plural
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
     import torch
 
 log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 
@@ -67,27 +68,29 @@ def dtype_of(device: Device) -> torch.dtype:
     return torch.bfloat16 if device.precision == "bf16" else torch.float32
 
 
-def prepare_cpu(device: Device) -> None:
-    """Sets torch's number of CPU threads, if the device has one, and lets malloc keep the memory that it frees."""
+def use_threads(device: Device) -> None:
+    """Sets torch's number of CPU threads, if the device has one."""
     import torch
 
-    if device.kind == "cpu":
-        if device.threads:
-            torch.set_num_threads(device.threads)
-        _keep_freed_memory()
+    if device.threads and device.kind == "cpu":
+        torch.set_num_threads(device.threads)
 
 
-@cache
-def _keep_freed_memory() -> None:
-    """A network frees and takes the same megabytes in every layer, and Linux would clear their pages each time."""
-    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
-    if libc and hasattr(libc, "mallopt") and not any(name.startswith("MALLOC_") for name in os.environ):
-        for parameter in (_TRIM_THRESHOLD, _MMAP_THRESHOLD):
-            libc.mallopt(parameter, 1 << 30)
+def at_once(works: Sequence[Callable[[], Result]]) -> list[Result]:
+    """Does independent works of a CPU at the same time, each with its share of torch's threads; returns their results.
 
+    Cores that share every product wait for one another at its end, and in all that is done by one of them.
+    """
+    import torch
 
-#: Parameters of glibc's mallopt (malloc.h).
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+    threads = torch.get_num_threads()
+    if len(works) < 2:
+        return [work() for work in works]
+    try:
+        with ThreadPoolExecutor(len(works), "", torch.set_num_threads, (max(1, threads // len(works)),)) as pool:
+            return [done.result() for done in [pool.submit(work) for work in works]]
+    finally:
+        torch.set_num_threads(threads)  # the number is also what new threads begin with
 
 
 def _gpus() -> int:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import torch
 
 _BLOCK = 128  # tokens per block of the search
-_ROWS = 32  # rows at a time on a CPU, so that they stay in the caches and in memory that malloc keeps
+_ROWS = 32  # rows at a time on a CPU, so that they stay in the caches
 _ATTEMPTS = 24  # draws before we sort after all, which a nucleus of low probability needs
 
 #: (indices of draws, number of the attempt) -> random numbers in [0, 1).

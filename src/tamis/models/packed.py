@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tamis.core.types import Device
-from tamis.models.device import dtype_of, prepare_cpu
+from tamis.models.device import dtype_of, use_threads
 from tamis.models.loading import load_whole
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def load_for_inference(
     cls: Any, path: Path, model: str, device: Device, *, expected: str, unneeded: Callable[[str], bool] | None = None
 ) -> Any:
     """Loads a network with `load_whole`, puts it on its device, and packs its linear layers."""
-    prepare_cpu(device)
+    use_threads(device)
     network = load_whole(cls, path, model, expected=expected, unneeded=unneeded, dtype=dtype_of(device))
     return for_inference(network.to(device.kind), device)
 

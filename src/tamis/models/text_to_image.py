@@ -13,7 +13,7 @@ import xxhash
 from tamis.core.arrays import Pixels
 from tamis.core.errors import ModelError, at_least_one, require
 from tamis.core.types import Device, ModelRef
-from tamis.models.device import dtype_of, prepare_cpu
+from tamis.models.device import dtype_of, use_threads
 from tamis.models.loading import check_tokens, load_once, load_tokenizer_in, load_whole, one_sentence, quiet
 from tamis.models.reference import components_in, resolve
 
@@ -53,7 +53,7 @@ class TextToImage:
         if not (path / "model_index.json").is_file():
             raise ModelError(f"{model} is not a pipeline of diffusers: its folder holds no model_index.json")
         self._batch = device.batch_size
-        prepare_cpu(device)
+        use_threads(device)
         pipeline = load_pipeline(AutoPipelineForText2Image, path, model, dtype_of(device))
         if any(
             kind.__name__ == "DPMSolverMultistepScheduler" for kind in getattr(pipeline.scheduler, "compatibles", ())

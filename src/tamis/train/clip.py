@@ -26,7 +26,7 @@ from tamis.core.files.storage import sweep
 from tamis.core.files.targets import check_own
 from tamis.core.ids import fingerprint
 from tamis.core.types import STATUSES
-from tamis.models.device import prepare_cpu
+from tamis.models.device import use_threads
 from tamis.models.reference import TRAINING, complete, resolve
 from tamis.pools import PoolSpec
 from tamis.runs.claims import lock_run
@@ -327,7 +327,7 @@ def _train(context: TrainingContext, tokenizer: str | None) -> Trained:
 
     context = with_cache(context)
     training, how, processes = context.training, context.how, context.processes
-    prepare_cpu(how.device)
+    use_threads(how.device)
     towers = _initial_model(context, tokenizer)
     if needs_whole_batch(towers.model) and ((how.pieces or 1) > 1 or processes.count > 1):
         raise StopError(f"{training.model} normalises over the whole batch: train it in one process and one piece")

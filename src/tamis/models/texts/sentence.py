@@ -19,7 +19,7 @@ from tamis.core.errors import ModelError, require
 from tamis.core.math.similarity import unit_rows
 from tamis.core.types import Device, ModelRef
 from tamis.models.clip import KINDS, load_clip, load_tokenizer
-from tamis.models.device import dtype_of, prepare_cpu
+from tamis.models.device import dtype_of, use_threads
 from tamis.models.loading import (
     check_config,
     check_tokens,
@@ -145,7 +145,7 @@ def _library_encoder(model: str, path: Path, device: Device, prompt: str) -> Sen
             check_config(file)
             if asked := [key for key in object_in(file) if file.name != "config.json" and key.endswith(_ELSEWHERE)]:
                 raise ModelError(f"{file} could load files from elsewhere ({asked[0]}): remove the setting")
-    prepare_cpu(device)
+    use_threads(device)
     with one_sentence("the sentence encoder", path), quiet():
         network = Library(
             str(path), device=device.kind, trust_remote_code=False, local_files_only=True,

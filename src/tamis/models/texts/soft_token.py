@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tamis.core.errors import ModelError, require
 from tamis.core.types import Device, ModelRef, OptionalModelRef
 from tamis.models.clip import load_clip, load_tokenizer
-from tamis.models.device import dtype_of, prepare_cpu
+from tamis.models.device import dtype_of, use_threads
 from tamis.models.loading import load_once, load_tokenizer_in, load_whole, pad_tokens
 from tamis.models.reference import arrays_in, object_in, resolve
 
@@ -85,7 +85,7 @@ class Reader:
 
         path, expected = resolve(model).path, "a causal language model"
         self.device, self.batch = device.kind, device.batch_size
-        prepare_cpu(device)
+        use_threads(device)
         network = load_whole(AutoModelForCausalLM, path, model, expected=expected, dtype=dtype_of(device))
         self.model = network.requires_grad_(False).to(self.device)
         if self._looks_ahead():

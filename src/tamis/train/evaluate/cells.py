@@ -28,7 +28,7 @@ from tamis.core.files.remote import known_secrets, take_secrets
 from tamis.core.ids import fingerprint
 from tamis.core.processes import die_with_parent
 from tamis.core.types import Device
-from tamis.models.device import prepare_cpu
+from tamis.models.device import use_threads
 from tamis.runs.run import Run
 from tamis.runs.subset import OtherCaptions, Subset
 from tamis.train.clip import pool_reading_settings, train_clip, training_rows
@@ -123,7 +123,7 @@ def shared_text_states(run: Run, training: Training, device: Device, folder: Pat
     # In its own folder: the file stores its folder's name, and the bench's folder may be renamed.
     path = folder / "text-states" / f"{fingerprint(what)}.npy"
     if not path.is_file():
-        prepare_cpu(device)
+        use_threads(device)
         towers = build(training)
         towers.model.to(device.kind)
         write_text_states(run, np.arange(len(run)), OtherCaptions(), towers, device.batch_size, path)
