@@ -1,7 +1,8 @@
 """The explorer's page in a tab of a real browser."""
 
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlencode
@@ -37,6 +38,15 @@ def opened(tab: Any, page: Page, **state: Any) -> None:
     tab.goto("about:blank")
     tab.goto(f"{page.address}#{urlencode({key: json.dumps(value) for key, value in state.items()})}")
     tab.wait_for_selector("body.ready")
+
+
+def wait_for(tab: Any, condition: Callable[[], Any]) -> Any:
+    """Returns what the condition returns as soon as it is true; the tab goes on meanwhile."""
+    until = time.monotonic() + 60
+    while not (found := condition()):
+        assert time.monotonic() < until, "waited a minute"
+        tab.wait_for_timeout(20)
+    return found
 
 
 def shows(tab: Any, kept: int) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from browsing import NO_AXE, NO_BROWSER, barriers
 from explored_page import HOSTILE, Page, served
-from explored_tab import CUT, PHONE, new_tab, opened, shows
+from explored_tab import CUT, PHONE, new_tab, opened, shows, wait_for
 from factories import caption, pair
 
 import tamis
@@ -350,6 +350,7 @@ def test_the_page_is_there_before_the_first_answer_and_an_error_can_be_read(tab:
     tab.goto(page.address)
     for part in ("#recipe", "#scores", "main"):
         expect(tab.locator(part)).to_contain_text("Reading …")
+    wait_for(tab, lambda: held)
     held.pop().fulfill(status=409, json={"error": "the disk is away"})
     expect(tab.locator("main [role=alert]")).to_have_text("the disk is away")
     expect(tab.locator("#recipe")).not_to_contain_text("Reading")

@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
+from collections import OrderedDict
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from browsing import NO_AXE, NO_BROWSER, barriers
 from explored_page import Page
-from explored_tab import PHONE, new_tab
+from explored_tab import PHONE, new_tab, wait_for
 from factories import caption, pair, write_pool, write_tar
 
 import tamis
@@ -130,18 +130,25 @@ def test_a_pool_without_a_readable_shard_says_so(tab: Any, growing_run: Path) ->
         expect(tab.locator("#recipe, #scores")).to_have_text(["", ""])
 
 
-def test_more_can_be_measured_and_an_old_page_says_so(tab: Any, growing_run: Path) -> None:
+class Forgotten(OrderedDict[str, Pages]):
+    """Versions of which none is open any more when it is asked for."""
+
+    def __contains__(self, name: object) -> bool:
+        return False
+
+
+def test_more_can_be_measured_and_an_old_page_says_so(
+    tab: Any, growing_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with growing(growing_run) as (measuring, page, pages):
         measuring.done, measuring.state = ["00001"], "enough"
         tab.goto(page.address)
         tab.wait_for_selector("body.ready")
         tab.locator("#measure-more").click()
         expect(tab.locator("#copy-rest")).to_have_attribute("title", "tamis score pool --run run")
-        poll = time.monotonic() + 60
-        while not measuring.asked and time.monotonic() < poll:
-            tab.wait_for_timeout(20)  # the click's request may still be on its way
+        wait_for(tab, lambda: measuring.asked)  # the click's request may still be on its way
         assert measuring.asked == 1
-        pages._versions.clear()
+        monkeypatch.setattr(pages, "_versions", Forgotten())
         assert [page.request(f"/{page.token}/near?v={version}", b"x")[0] for version in ("1", "")] == [409, 409]
         tab.locator("#view-rejects").click()
         expect(tab.locator(".told").last).to_contain_text("this page is older than what the server still has open")

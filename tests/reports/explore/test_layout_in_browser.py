@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from browsing import NO_AXE, NO_BROWSER, barriers
 from explored_page import Page, served
-from explored_tab import CUT, PHONE, new_tab, opened, shows
+from explored_tab import CUT, PHONE, new_tab, opened, shows, wait_for
 from factories import write_pool
 
 import tamis
@@ -63,7 +63,7 @@ def test_on_a_phone_recipes_and_scores_scroll_sideways_in_one_line(browser: Any,
         assert len({round(each.bounding_box()["y"]) for each in tab.locator(".chart").all()}) == 1
         assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
         opened(tab, page, recipe=CUT, view="rejects")
-        box = tab.locator("#view-rejects").bounding_box()
+        box = wait_for(tab, tab.locator("#view-rejects").bounding_box)
         assert 0 <= box["x"] < box["x"] + box["width"] <= PHONE["width"]
 
 
