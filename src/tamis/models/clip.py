@@ -35,8 +35,9 @@ class Kind:
     Texts are padded on the right. `masked`: the text tower reads both ways, so padding is masked. `full`: it was
     trained on texts padded to full length, without a mask. `longest`: tokens of a text in training, if its positions
     allow more. `patches`: images keep their shape, and the tower takes patches. `first`: the embedding of an image is
-    that of its first token. `width`: the setting with the size of an embedding; None: the width of the image tower.
-    Lower case: the tokenizer's, or `reference.needs_lower_case`.
+    that of its first token, and blocks return a tensor; those of clipseg, altclip and chinese_clip return a tuple in
+    transformers 5.0. `width`: the setting with the size of an embedding; None: the width of the image tower. Lower
+    case: the tokenizer's, or `reference.needs_lower_case`.
     """
 
     first: bool = False
@@ -51,13 +52,13 @@ class Kind:
 KINDS: Mapping[str, Kind] = {
     "clip": Kind(first=True),
     RESNET: Kind(),
-    "clipseg": Kind(first=True),
+    "clipseg": Kind(),
     "metaclip_2": Kind(first=True),
     "siglip": Kind(full=True, width=None),  # SigLIP 2 at a fixed size is one too
     "siglip2": Kind(full=True, width=None, patches=True),  # NaFlex
     "align": Kind(masked=True, longest=64),
-    "altclip": Kind(first=True, masked=True, longest=77),
-    "chinese_clip": Kind(first=True, masked=True, longest=52),
+    "altclip": Kind(masked=True, longest=77),
+    "chinese_clip": Kind(masked=True, longest=52),
     DUAL: Kind(masked=True),
 }
 
