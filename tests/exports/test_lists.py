@@ -1,8 +1,11 @@
 """npy, parquet and keys: the files that name pairs; and rows that are kept several times, in every format."""
 
 import logging
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +15,8 @@ from factories import pair, write_run, write_tar
 
 import tamis
 from tamis.core.errors import RunError
-from tamis.core.ids import format_uid
+from tamis.core.ids import SUBSET_DTYPE, format_uid
+from tamis.exports.lists import NpyExport
 from tamis.runs import Run
 from tamis.runs.subset import Subset
 
@@ -30,6 +34,22 @@ def subset_of(run: Run, kept: Sequence[int]) -> Subset:
 
 def uid_run(folder: Path, uids: Sequence[tuple[int, int]] = UIDS) -> Run:
     return write_run(folder, {"a": np.arange(len(uids))}, uids=uids, shards=3)
+
+
+def test_npy_takes_little_more_memory_than_the_uids_and_the_file(tmp_path: Path) -> None:
+    rows = 200_000
+    uids = np.random.default_rng(0).integers(0, 2**64, (2, rows), np.uint64)
+    run: Any = SimpleNamespace(table=lambda: SimpleNamespace(uids=lambda chosen: uids[:, chosen]))
+    subset: Any = SimpleNamespace(run=run, keep=np.ones(rows, bool), times=None)
+    tracemalloc.start()
+    try:
+        assert NpyExport().write(subset, tmp_path / "subset.npy") == rows
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 45 * rows  # 16 bytes each, and 8 for the row numbers or the leading bits
+    written = np.load(tmp_path / "subset.npy")
+    np.testing.assert_array_equal(written, np.sort(np.rec.fromarrays(uids, SUBSET_DTYPE)))
 
 
 @pytest.fixture

@@ -35,6 +35,9 @@ _FORMAT = "tamis.export"
 
 _ROWS = 1 << 18  # dropped rows written at once
 
+#: Uids are sorted in parts with the same leading bits, a few parts at once: sorting takes three times their own memory.
+_PART_BITS = 7
+
 
 @dataclass(frozen=True, kw_only=True)
 class NpyExport(Exporter):
@@ -52,14 +55,14 @@ class NpyExport(Exporter):
         """Writes the file and returns the number of uids in it."""
         high, low = subset.run.table().uids(np.flatnonzero(subset.keep))
         times = subset.times[subset.keep] if subset.times is not None else None
-        quarter = (high >> np.uint64(62)).astype(np.uint8)
+        part = (high >> np.uint64(64 - _PART_BITS)).astype(np.uint8)
 
         def sort(number: int) -> tuple[U64, int]:
-            rows = np.flatnonzero(quarter == number)
+            rows = np.flatnonzero(part == number)
             return _in_order(high[rows], low[rows], times if times is None else times[rows])
 
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            sorted_uids, repeats = zip(*pool.map(sort, range(4)), strict=True)
+        with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+            sorted_uids, repeats = zip(*pool.map(sort, range(1 << _PART_BITS)), strict=True)
         if repeated := sum(repeats):
             log.warning("%d kept rows have the same uid as another; the file does not count them again", repeated)
         count = sum(map(len, sorted_uids))
