@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 from factories import WORDS, image_bytes
+from pretended_gpu import on_gpu
 
 from tamis.core.errors import ModelError
 from tamis.core.types import Device
+from tamis.models import decoder
 from tamis.models.captioner import (
     ARCHITECTURES,
     FastCaptioner,
@@ -155,3 +157,15 @@ def test_what_cannot_be_captioned_is_an_early_error(blip_model: str, vit_gpt2_mo
         load_beam_captioner(blip_model, Device()).check("", 30)
     with pytest.raises(ModelError, match="'clip' model"):
         load_captioner(clip_model, Device())
+
+
+def test_on_a_gpu_torchs_fused_attention_looks_at_the_image(blip_model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU it takes twice as long as its steps one by one, which round their scores in between."""
+    fused, calls = decoder._attend_to_all, list[int]()
+    monkeypatch.setattr(decoder, "_attend_to_all", lambda *some: calls.append(1) or fused(*some))
+    sampling, made = Sampling(captions=2, max_tokens=8), []
+    for kind in ("cpu", "cuda:0"):
+        with on_gpu():
+            made.append(load_captioner(blip_model, Device(kind=kind))(IMAGES[:2], UIDS[:2], sampling))
+        assert bool(calls) == (kind != "cpu")
+    assert made[0] == made[1]

@@ -226,7 +226,8 @@ class _Batch:
             else:
                 x = layer.norm(layer.output(self._by_row(_attend(query, (key, value), mask=mask))) + x)
                 query = self._by_image(layer.cross_query(x).view(rows, *self._shape))
-                x = layer.cross_norm(layer.cross_output(self._by_row(_attend(query, image))) + x)
+                attended = _attend(query, image) if query.device.type == "cpu" else _attend_to_all(query, *image)
+                x = layer.cross_norm(layer.cross_output(self._by_row(attended)) + x)
             x = layer.feed_forward(x)
         return x
 
