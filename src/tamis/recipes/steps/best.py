@@ -124,7 +124,8 @@ class Best:
             below &= inside
             near = np.flatnonzero(below & (keys >= first))
             count = int(np.count_nonzero(inside))
-            return count, count - int(np.count_nonzero(below)), _bits(keys[near]), near + span.start
+            larger = count - int(np.count_nonzero(below))
+            return count, larger, _bits(keys[near]), near[: None if codes is not None else 0] + span.start
 
         count, above, held, near = 0, 0, 0, [(np.empty(0, np.uint64), np.empty(0, np.int64))]
         for size, larger, found, places in table.scan(columns, look, in_chunks=True):
