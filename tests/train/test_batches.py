@@ -4,6 +4,7 @@ import os
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,14 +16,16 @@ from torch_processes import on_processes
 from trainings import CPU, after, make_run, metrics, train_here, trained, weights
 
 from tamis.core.errors import RunError, StopError
+from tamis.core.types import Device
 from tamis.pools.images import decode
 from tamis.runs import Run
 from tamis.runs.parts import index_facts, read_columns, write_index
 from tamis.runs.subset import Subset
-from tamis.train.batches import Batches
+from tamis.train.batches import Batches, TrainingRows
 from tamis.train.clip import training_rows
 from tamis.train.loop import ProcessGroup
 from tamis.train.scales import ClipTraining
+from tamis.train.step import How, TrainingContext, with_cache
 
 
 def spoil(run: Run, rows: list[int]) -> None:
@@ -186,3 +189,18 @@ def test_pairs_that_the_index_calls_unreadable_are_left_out(
     trained(broken, tmp_path / "out", replace(tiny, samples=8), source=few)
     assert "2 pairs are left out" in caplog.text
     assert "the epoch has 5 pairs and the batch 8" in caplog.text
+
+
+@pytest.mark.parametrize(("steps", "times", "kept"), [(2, 1, False), (3, 1, True), (2, 2, False), (3, 2, True)])
+def test_a_training_that_shows_no_pair_again_keeps_no_images(
+    steps: int, times: int, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tamis.train.step.free_memory", lambda kind: 1 << 34)
+    number = np.arange(16)
+    rows = TrainingRows(rows=number, times=number * 0 + times, high=number.astype(np.uint64), low=number.astype("u8"))
+    training: Any = SimpleNamespace(steps=steps, batch=8)
+    none: Any = None
+    context = TrainingContext(none, rows, Path(), training, How(device=Device()), none)
+    assert with_cache(context).how.cache == (1 << 31 if kept else 0)
+    chosen = replace(context, how=replace(context.how, cache=5))
+    assert with_cache(chosen).how.cache == 5

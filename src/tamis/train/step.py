@@ -116,14 +116,19 @@ class Prepared:
 
 
 def with_cache(context: TrainingContext) -> TrainingContext:
-    """Returns the context with room for decoded images, an eighth of the free memory, unless it is set."""
+    """Returns the context with room for decoded images, unless it is set: an eighth of the free memory if more
+    pairs are shown than there are, else none.
+    """
     how = context.how
-    if how.cache is None:
+    if how.cache is None and context.training.steps * context.training.batch <= context.rows.rows.size:
+        how = replace(how, cache=0)
+    elif how.cache is None:
         sharing = how.trainings * int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        how = replace(how, cache=free_memory("cpu") // _CACHE_SHARE // sharing)
-        if context.training.steps * context.training.batch > context.rows.epoch_size:
-            gib = (how.cache or 0) / 2**30
-            log.info("decoded images are kept for later epochs, up to %.3g GiB: an eighth of the free memory", gib)
+        room = free_memory("cpu") // _CACHE_SHARE // sharing
+        how = replace(how, cache=room)
+        log.info(
+            "decoded images are kept to be shown again, up to %.3g GiB: an eighth of the free memory", room / 2**30
+        )
     return replace(context, how=how)
 
 
