@@ -253,7 +253,7 @@ def _attend(
 ) -> torch.Tensor:
     """Attention of a few queries to all keys of the pairs; `mask` is added to the scores of the last pair.
 
-    Three steps one by one: on a CPU, torch's fused attention takes twice as long. Keys must be contiguous to be fast.
+    Three steps one by one: on a CPU, torch's fused attention takes a third longer. Keys must be contiguous to be fast.
     """
     import torch
 
