@@ -30,8 +30,9 @@ from benchmarks.icc import save_student
 from benchmarks.measure import Case, benchmark, spend
 from benchmarks.score import pool_of, save_clip
 from benchmarks.sieve import save_checkpoint
+from tamis.core.machine import cores
 from tamis.core.types import Device, Sample, Signal
-from tamis.models.device import cores, device_for
+from tamis.models.device import device_for
 from tamis.pools import open_pool
 from tamis.pools.images import fill_pixels
 from tamis.signals import ClipScore, Icc, Sieve, Tmars

@@ -7,12 +7,12 @@ import pytest
 from factories import parts_of, score, write_pool
 from odd_signals import Brightness, Faulty, FaultyBeside, Keeper
 
+from tamis.core import machine
 from tamis.core.errors import SignalError
 from tamis.core.types import Device, Signal
 from tamis.engines import local
 from tamis.engines.local import Local, Rank
 from tamis.engines.plan import Plan
-from tamis.models import device as machine
 from tamis.pools import open_pool
 from tamis.signals.graph import Identities
 

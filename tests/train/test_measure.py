@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tamis.models import device as machine
+from tamis.core import machine
 from tamis.train.step import peak_bytes
 
 
@@ -30,11 +30,11 @@ def test_the_peak_is_what_exists_at_once_in_the_backward_pass_too() -> None:
 def test_free_memory_is_what_a_container_may_still_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "_groups", lambda controller: [tmp_path])
     (tmp_path / "memory.max").write_text("max\n")
-    assert machine.free_memory("cpu") > 1 << 20
+    assert machine.free_memory() > 1 << 20
     (tmp_path / "memory.max").write_text(f"{1 << 20}\n")
     (tmp_path / "memory.current").write_text(f"{1 << 19}\n")
     (tmp_path / "memory.stat").write_text("anon 5\ninactive_file 1024\nactive_file 7\n")
-    assert machine.free_memory("cpu") == (1 << 19) + 1024
+    assert machine.free_memory() == (1 << 19) + 1024
     (tmp_path / "memory.current").write_text(f"{1 << 21}\n")
     (tmp_path / "memory.stat").unlink()
-    assert machine.free_memory("cpu") == 0
+    assert machine.free_memory() == 0

@@ -24,11 +24,11 @@ from tamis.core.errors import RunError, TamisError, first_line
 from tamis.core.files.checked import LABEL, read_record
 from tamis.core.files.find import run_name
 from tamis.core.files.storage import files, location
+from tamis.core.machine import cores
 from tamis.engines.engine import EngineProgress
 from tamis.engines.local import decoders, feeders, worker_processes
 from tamis.engines.plan import Plan, Task
 from tamis.engines.progress import ShardReport
-from tamis.models.device import cores
 from tamis.pools import PoolSpec
 from tamis.recipes.recipe import PathLike, Recipe, load
 from tamis.runs import Run

@@ -37,13 +37,14 @@ from tamis.core.errors import StopError, TamisError
 from tamis.core.files.find import is_remote
 from tamis.core.files.remote import known_secrets, take_secrets
 from tamis.core.files.storage import can_put_if_absent
+from tamis.core.machine import cores, memory
 from tamis.core.processes import die_with_parent
 from tamis.engines.device_process import DeviceProcess, RemoteExecutor
 from tamis.engines.engine import EngineProgress
 from tamis.engines.plan import Plan, Task
 from tamis.engines.progress import ShardReport, error_of, failure_tags, record
 from tamis.engines.shard import Progress, ShardWorker
-from tamis.models.device import cores, memory, visible_devices
+from tamis.models.device import visible_devices
 from tamis.runs.claims import CLAIMS, claimed_shards
 
 #: The most memory that a worker which reads and decodes takes: see `tamis.engines.shard`.

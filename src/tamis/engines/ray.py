@@ -25,13 +25,13 @@ from typing import Any, ClassVar
 from tamis.core.errors import StopError, TamisError, require
 from tamis.core.files.remote import known_secrets, take_secrets
 from tamis.core.files.storage import location
+from tamis.core.machine import cores
 from tamis.core.processes import in_order
 from tamis.engines.engine import EngineProgress
 from tamis.engines.local import Workers, decoders, feeders, worker_processes
 from tamis.engines.plan import Plan, Task
 from tamis.engines.progress import ShardReport, record
 from tamis.engines.shard import ShardWorker
-from tamis.models.device import cores
 from tamis.pools import Shard
 from tamis.runs.table import ClusterReader
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from tamis.core.errors import RunError
 from tamis.core.files.checked import footer_entry
 from tamis.core.files.storage import writing
 from tamis.core.ids import SUBSET_DTYPE, uid_order
+from tamis.core.machine import cores
 from tamis.exports.exporter import Exporter
 from tamis.runs import Run
 from tamis.runs.expression import parse
@@ -61,7 +61,7 @@ class NpyExport(Exporter):
             rows = np.flatnonzero(part == number)
             return _in_order(high[rows], low[rows], times if times is None else times[rows])
 
-        with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+        with ThreadPoolExecutor(min(4, cores())) as pool:
             sorted_uids, repeats = zip(*pool.map(sort, range(1 << _PART_BITS)), strict=True)
         if repeated := sum(repeats):
             log.warning("%d kept rows have the same uid as another; the file does not count them again", repeated)

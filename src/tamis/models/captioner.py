@@ -12,7 +12,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from tamis.core.errors import ModelError
 from tamis.core.types import Device, ModelRef
 from tamis.models.chat import KINDS, ChatModel, load_chat, unknown_model_message
 from tamis.models.decoder import CaptionDecoder, Parts, blip_parts, git_parts
-from tamis.models.device import at_once, dtype_of, use_threads
+from tamis.models.device import dtype_of, each_core, use_threads
 from tamis.models.loading import load_once, load_tokenizer_in, load_whole, model_type, quiet
 from tamis.models.nucleus import Sampling, token_drawer
 from tamis.models.packed import for_inference
@@ -238,23 +237,17 @@ class FastCaptioner(SamplingCaptioner):
         return [self.decoder.start, *word_tokens(sampling.prompt, self.tokenizer)]
 
     def __call__(self, images: Sequence[Pixels], uids: NDArray[np.uint64], sampling: Sampling) -> list[list[str]]:
-        import torch
-
         size = self._at_once
         if self.device.type == "cpu":
             size = min(size, max(1, _CPU_ROWS // sampling.captions))
-        batches = [slice(start, start + size) for start in range(0, len(images), size)]
-        parts = torch.get_num_threads() if self.device.type == "cpu" else 1
 
-        def caption(batch: slice) -> list[list[list[int]]]:
+        def caption(rows: Sequence[int]) -> list[list[list[int]]]:
+            batch = slice(rows[0], rows[-1] + 1)
             states = self.encode(images[batch])
             return self.decoder.captions(states, uids[batch], self._prompt(sampling), sampling)
 
-        tokens: list[list[list[int]]] = []
-        for start in range(0, len(batches), parts):
-            works = [partial(caption, batch) for batch in batches[start : start + parts]]
-            tokens += itertools.chain.from_iterable(at_once(works))
-        return [self.texts(some) for some in tokens]
+        tokens = each_core(range(len(images)), caption, size, self.device.type)
+        return [self.texts(some) for some in itertools.chain.from_iterable(tokens)]
 
 
 class BeamCaptioner(Captioner):

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tamis.core.arrays import Pixels
 from tamis.core.errors import ModelError
 from tamis.core.types import Device, ModelRef
-from tamis.models.device import dtype_of
+from tamis.models.device import dtype_of, each_core
 from tamis.models.loading import RESNET, SHIFTED, cleaner, each_text, load_once, load_tokenizer_in, model_type
 from tamis.models.packed import load_for_inference
 from tamis.models.preprocess import check_side, load_preprocess
@@ -116,19 +116,21 @@ class Clip:
 
     def images(self, images: Sequence[Pixels]) -> NDArray[np.float32]:
         """Embeds n arrays (height, width, 3) of uint8, resized as the checkpoint says: (n, d), not normalised."""
-        torch = self._torch
-        parts = []
-        with torch.inference_mode():
-            for start in range(0, len(images), self._batch):
-                batch = images[start : start + self._batch]
-                if self._kind.patches:
-                    inputs = self._patches(batch)
-                else:
-                    stack = torch.from_numpy(np.stack(batch))
-                    pixels = stack.to(self.device, non_blocking=True).permute(0, 3, 1, 2).float()  # (b, 3, h, w)
-                    inputs = {"pixel_values": pixels.mul_(self._scale).sub_(self._shift).to(self.dtype)}
-                parts.append(take_embedding(self._model.get_image_features(**inputs)).float().cpu().numpy())
+        parts = each_core(images, self._embed, self._batch, self.device, least=8)
         return np.concatenate(parts) if parts else np.empty((0, self.size), np.float32)
+
+    def _embed(self, images: Sequence[Pixels]) -> NDArray[np.float32]:
+        """Embeds one batch of images."""
+        torch = self._torch
+        with torch.inference_mode():
+            if self._kind.patches:
+                inputs = self._patches(images)
+            else:
+                stack = torch.from_numpy(np.stack(images))
+                pixels = stack.to(self.device, non_blocking=True).permute(0, 3, 1, 2).float()  # (b, 3, h, w)
+                inputs = {"pixel_values": pixels.mul_(self._scale).sub_(self._shift).to(self.dtype)}
+            found: NDArray[np.float32] = take_embedding(self._model.get_image_features(**inputs)).float().cpu().numpy()
+            return found
 
     def _patches(self, images: Sequence[Pixels]) -> dict[str, Any]:
         """Cuts n images into patches, with zeros up to the largest number: every batch has the same shape."""

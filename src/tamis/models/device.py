@@ -1,20 +1,20 @@
-"""Where networks run, in which precision, and how many cores and how much memory this process may use."""
+"""Where networks run, in which precision, and on how many cores."""
 
 from __future__ import annotations
 
 import importlib.util
 import logging
 import math
-import os
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, get_args
 
 from tamis.core.compute import Precision
 from tamis.core.errors import StopError, TamisError, nearest, plural
+from tamis.core.machine import fast_bf16
+from tamis.core.machine import free_memory as free_here
 from tamis.core.types import Device
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
@@ -76,19 +77,26 @@ def use_threads(device: Device) -> None:
         torch.set_num_threads(device.threads)
 
 
-def at_once(works: Sequence[Callable[[], Result]]) -> list[Result]:
-    """Does independent works of a CPU at the same time, each with its share of torch's threads; returns their results.
+def each_core(
+    items: Sequence[Item], work: Callable[[Sequence[Item]], Result], batch: int, device: str, *, least: int = 1
+) -> list[Result]:
+    """Does work on batches of at most `batch` items, in order.
 
-    Cores that share every product wait for one another at its end, and in all that is done by one of them.
+    On a CPU each core has batches of its own, of at least `least` items, and torch does not share products: cores that
+    do wait for one another at the end of each, and in all that one of them does alone.
     """
     import torch
 
-    threads = torch.get_num_threads()
-    if len(works) < 2:
-        return [work() for work in works]
+    threads = torch.get_num_threads() if device == "cpu" else 1
+    cores = max(1, min(threads, len(items) // least))
+    rounds = math.ceil(len(items) / (batch * cores))
+    size = min(batch, max(1, math.ceil(len(items) / max(1, cores * rounds))))
+    batches = [items[start : start + size] for start in range(0, len(items), size)]
+    if cores < 2:
+        return [work(one) for one in batches]
     try:
-        with ThreadPoolExecutor(len(works), "", torch.set_num_threads, (max(1, threads // len(works)),)) as pool:
-            return [done.result() for done in [pool.submit(work) for work in works]]
+        with ThreadPoolExecutor(cores, "", torch.set_num_threads, (threads // cores,)) as pool:
+            return list(pool.map(work, batches))
     finally:
         torch.set_num_threads(threads)  # the number is also what new threads begin with
 
@@ -139,80 +147,11 @@ def visible_devices(device: Device) -> list[str]:
     return [f"cuda:{number}" for number in range(gpus)] or [device.kind]
 
 
-def fast_bf16() -> bool:
-    """Whether this CPU has bf16 instructions (AMX or AVX512-BF16)."""
-    flags = _text(Path("/proc/cpuinfo"))
-    return "amx_bf16" in flags or "avx512_bf16" in flags
-
-
-def cores() -> int:
-    """Returns how many cores this process may use, by its affinity and its container's limit."""
-    here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min([here, *(math.ceil(share) for share in _processor_shares())]))
-
-
-def memory() -> int:
-    """Returns how many bytes of memory this process may use: all, or its container's limit."""
-    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min([machine, *(_number(group, *_LIMIT) or machine for group in _groups("memory"))])
-
-
 def free_memory(kind: str) -> int:
     """Returns how many more bytes this process may allocate, on a GPU or in memory."""
-    if kind != "cpu":
-        import torch
+    if kind == "cpu":
+        return free_here()
+    import torch
 
-        unused = torch.cuda.memory_reserved(kind) - torch.cuda.memory_allocated(kind)
-        return int(torch.cuda.mem_get_info(kind)[0]) + unused
-    available = re.search(r"MemAvailable:\s+(\d+) kB", _text(Path("/proc/meminfo")))
-    free = [int(available[1]) << 10 if available else memory()]
-    for group in _groups("memory"):
-        cached = re.search(r"^inactive_file (\d+)", _text(group / "memory.stat"), re.M)  # given back when needed
-        used = _number(group, "memory.current", "memory.usage_in_bytes") - (int(cached[1]) if cached else 0)
-        if limit := _number(group, *_LIMIT):
-            free.append(limit - used)
-    return max(0, min(free))
-
-
-# ---- control groups (Linux), versions 2 and 1
-
-_LIMIT = ("memory.max", "memory.limit_in_bytes")
-
-
-def _processor_shares() -> list[float]:
-    """Returns the limits of this process's control groups, in cores."""
-    shares = []
-    for group in _groups("cpu"):
-        version_2 = re.fullmatch(r"(\d+) (\d+)\s*", _text(group / "cpu.max"))  # "max PERIOD" for none
-        quota = int(version_2[1]) if version_2 else _number(group, "cpu.cfs_quota_us")
-        period = int(version_2[2]) if version_2 else _number(group, "cpu.cfs_period_us")
-        if quota and period:
-            shares.append(quota / period)
-    return shares
-
-
-def _groups(controller: str, root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> list[Path]:
-    """Returns the folders of this process's control groups and their parents."""
-    groups: list[Path] = []
-    for line in _text(own).splitlines():
-        _, names, inside = line.split(":", 2)
-        if names and controller not in names.split(","):
-            continue
-        base = root / controller if names else root
-        # In a container the path may be the host's, while the container's own group is at the root.
-        path = base / inside.strip("/")
-        groups += [one for one in (path, *path.parents) if one.is_relative_to(base)]
-    return groups
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        return ""
-
-
-def _number(group: Path, *names: str) -> int:
-    """Returns the first number in a group's files, 0 if there is none."""
-    texts = (_text(group / name).strip() for name in names)
-    return next((int(text) for text in texts if text.isdecimal()), 0)
+    unused = torch.cuda.memory_reserved(kind) - torch.cuda.memory_allocated(kind)
+    return int(torch.cuda.mem_get_info(kind)[0]) + unused

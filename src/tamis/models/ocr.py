@@ -28,9 +28,9 @@ from PIL import Image
 
 from tamis.core.arrays import Pixels
 from tamis.core.errors import ModelError, require
+from tamis.core.machine import cores, fast_bf16
 from tamis.core.math.regions import quad_mask
 from tamis.core.types import Device, ModelRef
-from tamis.models.device import cores, fast_bf16
 from tamis.models.loading import load_once, one_sentence
 from tamis.models.reference import resolve
 

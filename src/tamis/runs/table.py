@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,12 +17,13 @@ from numpy.typing import NDArray
 
 from tamis.core.arrays import U64, Floats, Mask
 from tamis.core.errors import RunError
+from tamis.core.machine import cores
 from tamis.core.processes import in_order
 
 T = TypeVar("T")
 
 #: Blocks read at once. Arrow and NumPy release the GIL while they work.
-_THREADS = min(4, os.cpu_count() or 1)
+_THREADS = min(4, cores())
 
 _CHUNK = 1 << 18
 

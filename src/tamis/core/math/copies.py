@@ -7,6 +7,7 @@ images that only have near hashes, also after cropping.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from itertools import combinations, pairwise
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.core.arrays import U64, Float32s, Floats, Mask, Rows
+from tamis.core.machine import cores
 
 #: Side of the grey thumbnail, and number of its lowest DCT frequencies along each side.
 SIDE, WAVES = 32, 8
@@ -25,8 +27,8 @@ SIDE, WAVES = 32, 8
 #: `_TIE` of the median, as a share of the largest, equal it: they differ only within float noise.
 _ABSENT, _TIE = 1e-2, 1e-9
 
-_ROWS, _MOST_ROWS = 1 << 10, 1 << 16  # rows looked up together, at first and at most
-_PAIRS = 1 << 17  # limit on near pairs in memory; beyond it fewer rows are looked up together
+_ROWS, _MOST_ROWS = 1 << 10, 1 << 17  # rows looked up together, at first and at most
+_PAIRS = 1 << 18  # limit on near pairs in memory; beyond it fewer rows are looked up together
 _HASHES = 1 << 20  # pairs whose bits are compared together, for keys with many hashes
 
 
@@ -139,17 +141,28 @@ def _near(index: _Index, queries: Rows, head: Rows, most: int | None) -> tuple[R
     """Returns near pairs of queries and kept rows, skipping pairs the other query will find; None if more than `most`
     pairs have near hashes.
     """
-    parts = [(np.empty(0, np.int64), np.empty(0, np.int64))]
-    count = 0
-    for rows, others in index.near(queries):
-        kept = head[others] == others
-        rows, others = rows[kept], others[kept]
-        new = others > rows
-        new[~new] = ~index.finds(others[~new], rows[~new])
-        parts.append((rows[new], others[new]))
-        count += parts[-1][0].size
-        if most is not None and count > most:
-            return None
+    threads = min(cores(), max(1, queries.size // _ROWS))
+
+    def look_up(queries: Rows) -> list[tuple[Rows, Rows]] | None:
+        parts = [(np.empty(0, np.int64), np.empty(0, np.int64))]
+        count = 0
+        for rows, others in index.near(queries):
+            kept = head[others] == others
+            rows, others = rows[kept], others[kept]
+            new = others > rows
+            new[~new] = ~index.finds(others[~new], rows[~new])
+            parts.append((rows[new], others[new]))
+            count += parts[-1][0].size
+            if most is not None and count > most // threads:
+                return None
+        return parts
+
+    with ThreadPoolExecutor(threads) as pool:  # NumPy releases the GIL
+        parts: list[tuple[Rows, Rows]] = []
+        for found in pool.map(look_up, (queries[number::threads] for number in range(threads))):
+            if found is None:
+                return None
+            parts += found
     query, near = (np.concatenate(side) for side in zip(*parts, strict=True))
     return query, near
 

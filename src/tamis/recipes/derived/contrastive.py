@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
@@ -12,6 +11,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from tamis.core.arrays import Float32s, Float64s
+from tamis.core.machine import cores
 
 #: Rows and columns of a tile of cosines: in float32 it stays in a core's cache.
 TILE = 512
@@ -81,7 +81,7 @@ def contrastive_norms(
         rows[some] = total
         return sums
 
-    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(os.cpu_count()) as threads:
+    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(cores()) as threads:
         # One thread per product: the exponentials need all cores, too.
         prepared = list(threads.map(lambda start: as_right(texts[start : start + TILE] - others), starts))
         for sums in threads.map(strip, starts):

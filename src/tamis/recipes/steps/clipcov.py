@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from threadpoolctl import threadpool_limits
 from tamis.core.arrays import Float32s, Float64s, Floats, Mask, Rows
 from tamis.core.errors import RecipeError, RunError, check_effect
 from tamis.core.ids import scramble
+from tamis.core.machine import cores
 from tamis.core.math import clipcov
 from tamis.core.math.clipcov import PARTS, TERMS, Picks
 from tamis.core.math.similarity import unit_rows
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 ZERO_SHOT = "zero_shot_class"
 
 #: Classes worked on at once. The choices in a class depend only on that class.
-WORKERS = min(4, os.cpu_count() or 1)
+WORKERS = min(4, cores())
 
 #: The floor of gains is estimated from one row in this many, of pools with at least so many rows for each.
 _STRIDE, _LARGE = 10, 2_000

@@ -18,6 +18,7 @@ from tamis.core.errors import RecipeError, check_effect
 from tamis.core.ids import scramble
 from tamis.core.math.copies import COLOUR, LIGHT, Thumbnails, are_copies, leaders
 from tamis.core.math.similarity import equal_before
+from tamis.core.processes import prefetch_items
 from tamis.recipes.steps.outcome import IfMissing, ReadsColumns, Selection, check_missing, verdict
 from tamis.recipes.steps.semdedup import groups, repeats
 from tamis.recipes.steps.steps import clean_tag, rows_with_tag
@@ -31,7 +32,7 @@ log = logging.getLogger(__name__)
 _CHUNK = 1 << 16
 
 #: Words that are decoded at once.
-_ROWS = 1 << 12
+_ROWS = 1 << 8
 
 #: Columns of the index: small images may differ by more.
 _SIDES = ("width", "height")
@@ -222,8 +223,10 @@ def _light(table: Table, column: str) -> tuple[NDArray[np.uint8], U64, Mask]:
     if not len(table):
         return np.zeros((0, width), np.uint8), digests, missing
     with tempfile.TemporaryFile() as file:
-        for block, span in enumerate(table.row_ranges()):  # one after the other, because they are large
-            rows, missing[span] = decode(table.read(block, [column])[column], column)
+        # One block is read while another is decoded; more would take too much memory.
+        blocks = prefetch_items(lambda: (table.read(block, [column]) for block in range(len(table.sizes))), depth=1)
+        for span, columns in zip(table.row_ranges(), blocks, strict=True):
+            rows, missing[span] = decode(columns[column], column)
             if not _width(column, {rows.shape[1]}, width):
                 rows = np.zeros((len(rows), width), np.uint8)
             digests[span] = [xxhash.xxh3_64_intdigest(row) for row in rows]

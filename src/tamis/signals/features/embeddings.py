@@ -15,10 +15,10 @@ import numpy as np
 
 from tamis.core.arrays import Floats
 from tamis.core.errors import ModelError, check_words
+from tamis.core.machine import cores
 from tamis.core.math.similarity import unit_rows
 from tamis.core.types import LATER, Device, FileRef, ModelRef, Node, Samples
 from tamis.models.clip import load_clip, load_tokenizer
-from tamis.models.device import cores
 from tamis.models.preprocess import load_preprocess
 from tamis.models.reference import Cleaning
 from tamis.pools.vectors import Side, load_vectors

@@ -12,9 +12,9 @@ import numpy as np
 
 from tamis.core.arrays import Floats, Pixels
 from tamis.core.errors import at_least_one, check_effect, check_words, require, unknown_message
+from tamis.core.machine import cores
 from tamis.core.math.regions import fill_around, fill_inside, inpaint
 from tamis.core.types import Device, ModelRef, Node, OptionalModelRef
-from tamis.models.device import cores
 from tamis.models.ocr import (
     Regions,
     TextDetector,

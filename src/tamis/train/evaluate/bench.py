@@ -27,6 +27,7 @@ from tamis.core.files.checked import read_lines, read_record, write_record
 from tamis.core.files.storage import is_run, location
 from tamis.core.files.targets import check_own
 from tamis.core.hub import stand_in
+from tamis.core.machine import cores
 from tamis.core.math.statistics import Estimate, detectable_difference, mean_interval
 from tamis.core.types import Device
 from tamis.models.device import device_for
@@ -241,7 +242,7 @@ def bench(
     chosen = [Recipe()] if callable(recipes) else _with_settings(recipes, settings, defaults)  # a run needs its index
     training = training or at_scale("lab")
     _check(training, tasks, only, seeds)
-    each: Compute = {**compute, "threads": compute.get("threads") or max(1, (os.cpu_count() or 1) // workers)}
+    each: Compute = {**compute, "threads": compute.get("threads") or max(1, cores() // workers)}
     device = device_for(**each)
     costs: dict[str, float] = {}
     if not callable(source) and not isinstance(source, PoolSpec | Run):

@@ -7,7 +7,6 @@ resumes, and a changed model or task never reuses an old result.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -23,6 +22,7 @@ from tamis.core.errors import ModelError, PoolError, SampleError, ShardError, re
 from tamis.core.files.checked import read_record, write_record
 from tamis.core.files.targets import check_own
 from tamis.core.ids import LENGTH, fingerprint
+from tamis.core.machine import cores
 from tamis.core.math.similarity import cosines, unit_rows
 from tamis.core.math.statistics import group_means, recall_at, top_classes
 from tamis.core.processes import prefetch_items
@@ -226,7 +226,7 @@ class _Runner:
         self._preprocess = load_preprocess(model)
         self._tokenize = load_tokenizer(model)
         self._batch = device.batch_size
-        self._threads = device.threads or min(8, os.cpu_count() or 1)
+        self._threads = device.threads or min(8, cores())
 
     def run(self, task: ZeroShotTask) -> TaskResult:
         """Measures the model on a task; see `Executor.with_memory`."""
