@@ -20,6 +20,9 @@ Codes = NDArray[np.unsignedinteger[Any]]
 #: Rows dropped as copies, ascending, (n,) int64, and the row that each of them repeats, (n,) int64.
 Repeats = tuple[NDArray[np.int64], NDArray[np.int64]]
 
+#: Rows whose codes are kept in memory; those of more are in a file.
+_IN_MEMORY = 1 << 28
+
 #: Message for a subset without reasons.
 NO_REASONS = "The subset holds no reasons: choose it again with `tamis select`"
 
@@ -171,8 +174,13 @@ class StoredCodes:
             done += os.preadv(self._file, [codes.view(np.uint8)[done:]], start * size + done)  # type: ignore[list-item]
         return codes
 
-    def __setitem__(self, rows: slice, codes: NDArray[np.uint16]) -> None:
-        os.pwrite(self._file, codes.tobytes(), rows.indices(self.size)[0] * self.dtype.itemsize)
+    def __setitem__(self, rows: slice, codes: Codes) -> None:
+        os.pwrite(self._file, codes.astype(self.dtype).tobytes(), rows.indices(self.size)[0] * self.dtype.itemsize)
+
+
+def codes_in(rows: int) -> Any:
+    """Returns a code of 0 for each row: an array, or of more rows than memory should hold, a file."""
+    return np.zeros(rows, np.uint8) if rows <= _IN_MEMORY else StoredCodes(rows)
 
 
 def rows_kept(line: Mapping[str, Any]) -> str:

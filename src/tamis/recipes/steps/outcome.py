@@ -19,11 +19,8 @@ from numpy.typing import NDArray
 from tamis.core.arrays import Captions, Mask, Times
 from tamis.core.errors import RecipeError, check_words, naming_faults
 from tamis.runs.expression import parse
-from tamis.runs.reasons import Codes, Cut, DropReason, Repeats, StoredCodes, blocks, widen
+from tamis.runs.reasons import Codes, Cut, DropReason, Repeats, blocks, codes_in, widen
 from tamis.runs.table import Table
-
-#: Rows whose codes are kept in memory; those of more are in a file.
-_IN_MEMORY = 1 << 28
 
 #: What a step does about rows without a value: an error, or it drops and counts them.
 IfMissing = Literal["error", "drop"]
@@ -379,7 +376,7 @@ class _Dropped:
 
     def __init__(self, table: Table) -> None:
         self.table = table
-        self.codes: Any = np.zeros(len(table), np.uint8) if len(table) <= _IN_MEMORY else StoredCodes(len(table))
+        self.codes: Any = codes_in(len(table))
         self.reasons: list[DropReason] = []
         self.cuts: list[Cut] = []
 
@@ -486,7 +483,7 @@ def run_steps(table: Table, steps: Sequence[Step]) -> Outcome:
             if chosen["times"] is not None:
                 line["times"] = int(np.sum(chosen["times"], where=dropped[:], dtype=np.int64))
             funnel.append(line)
-    keep: Any = dropped[:] if len(table) <= _IN_MEMORY else dropped
+    keep: Any = dropped[:] if isinstance(dropped.codes, np.ndarray) else dropped
     kept = {name: None if values is None else values * dropped[:] for name, values in chosen.items()}
     return Outcome(
         keep, dropped.codes, tuple(funnel), tuple(dropped.reasons), tuple(dropped.cuts),
