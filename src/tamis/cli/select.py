@@ -100,7 +100,10 @@ def derive(
 
 def cluster(
     run: options.RunPath,
-    clusters: Annotated[int | None, Option(min=1, help="Number of clusters. Default: one per thousand rows.")] = None,
+    clusters: Annotated[
+        int | None,
+        Option(min=1, help="Number of clusters. Default: one per thousand rows; above a million, the square root."),
+    ] = None,
     embedding: Annotated[str, Option(help="Stored embeddings to cluster.")] = "image_embedding",
     seed: Annotated[int, Option(help="Another seed gives other clusters.")] = 0,
     partial: options.Partial = False,

@@ -123,3 +123,8 @@ def test_a_reference_that_cannot_be_used_is_an_error_that_says_what_it_should_be
     }.items():
         with pytest.raises(RecipeError, match=expected):
             ImageBased(reference=str(tmp_path / name), clusters=1).select(table)
+
+
+def test_clusters_have_a_thousand_rows_and_more_than_that_in_large_pools() -> None:
+    rows = [10, 5_000, 1_000_000, 128_000_000]
+    assert [clustering.usual_count(number) for number in rows] == [1, 5, 1000, 11_313]

@@ -31,7 +31,7 @@ def cluster(
 
     Args:
         run: a run folder with stored embeddings (`--keep embeddings`).
-        clusters: how many; None: one per thousand rows.
+        clusters: how many; None: one per thousand rows, of more than a million their square root.
         embedding: which embeddings: the name of their folder, or its part before the fingerprint.
         seed: another seed gives other clusters.
         iterations: how often k-means moves the centres.

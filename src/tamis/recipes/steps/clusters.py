@@ -6,6 +6,7 @@ Steps use them (`semdedup`, `clipcov`, and `image_based` here), and `cluster` wr
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -171,8 +172,8 @@ class ClusterStep(ReadsPool):
 
 
 def usual_count(rows: int) -> int:
-    """Returns a number of clusters: about a thousand rows each, at most 50,000 clusters."""
-    return min(max(rows // 1000, 1), 50_000)
+    """Returns a number of clusters: one per thousand rows, of more than a million rows their square root."""
+    return max(min(rows // 1000, math.isqrt(rows)), 1)
 
 
 def fit(table: Table, name: str, there: Mask, count: int, *, seed: int = 0, iterations: int = 20) -> Float32s:
@@ -237,7 +238,8 @@ class ImageBased(ClusterStep):
         reference: embeddings of the reference images by the same model: a run folder that stores them (score a folder
             of images with --keep embeddings), or a .npy file (m, d).
         embedding: a column of stored embeddings (DataComp: l14_img).
-        clusters: how many for the pool, at most one per row; None: one per thousand rows. DataComp takes 100,000.
+        clusters: how many for the pool, at most one per row; None: `usual_count`, one per thousand rows or fewer.
+            DataComp takes 100,000.
         centroids: instead, a .npy file (k, d) of centroids, such as those that DataComp published for its pools. Rows
             and references go to the centroid of largest inner product, as there.
         seed: another seed gives other clusters.

@@ -55,7 +55,8 @@ class Density(_Thinned):
         n: how many rows to keep; or
         fraction: the share to keep, in [0, 1].
         of: with `fraction`: of the candidates, or of the whole pool.
-        clusters: how many; None: one per thousand rows. The paper: 100 for 12.8 million pairs, 500 for 280 million.
+        clusters: how many; None: one per thousand rows, of more than a million their square root. The paper: 100 for
+            12.8 million pairs, 500 for 280 million.
         embedding: a column of stored embeddings. DINOv2's served the paper better than CLIP's.
         tau: above 0; the smaller, the more the quotas differ (softmax of the complexities / tau).
         balance: each cluster keeps at least this share of an equal split, in [0, 1].
@@ -121,8 +122,8 @@ class D2(_Thinned):
         k: neighbours of a row, at least 1.
         gamma: how fast the effect of a taken row falls with the squared distance; from 0 to 1e9.
         mode: "weighted": neighbours lose exp(-gamma distance) * the taken row's score; "absolute": the whole score.
-        clusters: neighbours are looked for within clusters; None: one per thousand rows. Fewer find nearer neighbours
-            and take longer; 1 compares all with all.
+        clusters: neighbours are looked for within clusters; None: as in `density`. Fewer find nearer neighbours and
+            take longer; 1 compares all with all.
         embedding: a column of stored embeddings.
         seed: for the clusters and for ties.
         missing: what to do with rows without the score or the embedding.

@@ -36,7 +36,8 @@ class SemDeDup(ClusterStep):
         epsilon: 1 - the cosine from which two rows are the same, in [0, 2]: 0.05 finds copies that were recompressed
             or cropped a little, 0.3 rows that mean much the same, 0 only equal embeddings; or
         fraction: the share of the rows to keep, in [0, 1]: the rows least similar to any earlier row.
-        clusters: how many, at most one per row; None: one per thousand rows. 1 compares all with all.
+        clusters: how many, at most one per row; None: one per thousand rows, of more than a million
+            their square root. 1 compares all with all.
         keep: which row comes first in a group: "hard", the one farthest from the cluster's centre (as in the paper),
             "easy", the nearest, or "random".
         embedding: a column of stored embeddings.
