@@ -246,3 +246,9 @@ def test_rows_below_the_cut_have_no_further_keys() -> None:
     best = Best(pool, ["a"], ranked, lambda most: np.array([3]), 12, (by_row,))
     *_, (_, _, inside) = best._levels(slice(0, 4), *ranked(slice(0, 4), {"a": values[:4]}, np.ones(4, bool)))
     assert not inside.any()
+
+
+def test_of_equal_rows_with_one_uid_the_first_of_each_group_stays() -> None:
+    uids = (np.full(4, 2**63, np.uint64), np.full(4, 2**64 - 1, np.uint64))  # float64 has no such numbers
+    table = MemoryTable({"x": np.ones(4, np.float32), "w": ["en", "de", "en", "de"]}, uids=uids, block=3)
+    assert np.flatnonzero(TopN(score="x", n=1, per="w").select(table).keep).tolist() == [0, 1]

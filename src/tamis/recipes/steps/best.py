@@ -174,7 +174,7 @@ def _bits(keys: Any) -> U64:
 def _limit(cut: U64, keys: Float64s | U64, groups: Rows | None) -> Any:
     """Returns the cut of each row's group, to compare with its key; any number for rows without a group."""
     values: Any = number_of(cut) if keys.dtype == np.float64 else cut
-    return values[0] if groups is None else np.append(values, 0)[groups]
+    return values[0] if groups is None else np.append(values, values.dtype.type(0))[groups]  # an int makes it float64
 
 
 def _same(n: Rows, counts: Rows) -> Rows:
