@@ -228,7 +228,8 @@ def found(root: Path, given: Any) -> list[Case]:
         for what, mine, other in zip(("words found", "regions that are text"), ours, theirs, strict=True):
             name = f"{what} in {count} street photographs, shorter side {shorter}"
             cases.append(Case(name, "share", mine, other, mine / max(other, 1e-9), target))
-    # Photographs without painted text. By eye 44 of the 58 with a mask, of 600, show a sign, a shirt or a number.
+    # Photographs without painted text. Some show a sign, a shirt or a number, and are counted too: by eye 43 to 47 of
+    # our 58, of 600.
     pool = open_pool(tamis.PoolSpec(path=(str(data / "pools/flickr8k-noisy"),), fields=("truth",)))
     samples = [one for shard in pool.shards for one in shard.samples()]
     plain = [one.image for one in samples if one.image and one.given.get("truth") in ("visual", "mismatched")][
@@ -237,7 +238,7 @@ def found(root: Path, given: Any) -> list[Case]:
     images = [decode(image, max_pixels=10**8) for image in plain]
     mine, other = (sum(len(detect(image)) > 0 for image in images) / len(images) for detect in detectors)
     name = f"{len(images)} photographs without painted text: which get a mask"
-    return [*cases, Case(name, "share", mine, other, other / max(mine, 1e-9), "<= 0.11")]
+    return [*cases, Case(name, "share", mine, other, other / max(mine, 1e-9), "<= 0.04")]
 
 
 if __name__ == "__main__":

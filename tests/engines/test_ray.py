@@ -84,6 +84,10 @@ RECIPES: list[list[Any]] = [
     [{"at_least": {"score": "a", "value": 0.2}}, {"top_fraction": {"score": "minmax(a) + zscore(b)", "fraction": 0.3}}],
     [{"equals": {"score": "word", "value": ["en", "de"], "missing": "drop"}}, {"random_fraction": {"fraction": 0.5}}],
     [{"top_n": {"score": "rank(a) * b", "n": 40, "per": "word", "missing": "drop"}}],
+    [
+        {"balance": {"entries": "word", "t": 50, "missing": "drop"}},
+        {"balance": {"entries": "word", "tail": 0.9, "per": "word"}},
+    ],
     [{"all_of": [[{"top_fraction": {"score": "tied", "fraction": 0.5}}], [{"at_most": {"score": "a", "value": 0.8}}]]}],
 ]
 

@@ -90,7 +90,7 @@ def each_core(
     threads = torch.get_num_threads() if device == "cpu" else 1
     cores = max(1, min(threads, len(items) // least))
     rounds = math.ceil(len(items) / (batch * cores))
-    size = min(batch, max(1, math.ceil(len(items) / max(1, cores * rounds))))
+    size = math.ceil(len(items) / max(1, cores * rounds)) or 1
     batches = [items[start : start + size] for start in range(0, len(items), size)]
     if cores < 2:
         return [work(one) for one in batches]

@@ -175,7 +175,8 @@ class StoredCodes:
         return codes
 
     def __setitem__(self, rows: slice, codes: Codes) -> None:
-        os.pwrite(self._file, codes.astype(self.dtype).tobytes(), rows.indices(self.size)[0] * self.dtype.itemsize)
+        start = rows.indices(self.size)[0] * self.dtype.itemsize
+        os.pwrite(self._file, codes.astype(self.dtype, copy=False).tobytes(), start)
 
 
 def codes_in(rows: int) -> Any:

@@ -80,7 +80,7 @@ def leaders(hashes: U64, radius: int, same: Callable[[Rows, Rows], Mask] | None 
 
     Cost: at a radius of 8, 285 look-ups of every kept row in tables of m million hashes, with less than m / 2
     comparisons of two numbers each if hashes are spread evenly. Images with near hashes that `same` rejects are all
-    kept and compared with one another. Memory: about 30 m bytes a row and, with many rows, 30 MiB.
+    kept and compared with one another. Memory: about 30 m bytes a row and, with many rows, 60 MiB.
 
     Source: Norouzi, Punjani and Fleet 2012, "Fast search in Hamming space with multi-index hashing", section 3.1.
     """
@@ -138,8 +138,8 @@ class NearTo:
 
 
 def _near(index: _Index, queries: Rows, head: Rows, most: int | None) -> tuple[Rows, Rows] | None:
-    """Returns near pairs of queries and kept rows, skipping pairs the other query will find; None if more than `most`
-    pairs have near hashes.
+    """Returns near pairs of queries and kept rows, skipping pairs the other query will find; None if about `most` pairs
+    have near hashes, or more.
     """
     threads = min(cores(), max(1, queries.size // _ROWS))
 

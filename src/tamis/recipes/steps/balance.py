@@ -47,7 +47,7 @@ class Balance(ReadsPool, Blockwise):
         seed: another seed draws others.
         missing: what to do with rows without a caption (or without a value of `per`).
 
-    Cost: 5 µs per caption. Memory: entries and groups with their counts, and a byte per row (of many rows in a file).
+    Cost: 3 µs per caption. Memory: entries and groups with their counts, and a byte per row (of many rows in a file).
     Source: Xu et al. 2024, MetaCLIP (arXiv 2309.16671); per language: Chuang et al. 2025, MetaCLIP 2
         (arXiv 2507.22062).
     """

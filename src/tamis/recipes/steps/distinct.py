@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -222,9 +223,9 @@ def _light(table: Table, column: str) -> tuple[NDArray[np.uint8], U64, Mask]:
     digests, missing = np.zeros(len(table), np.uint64), np.zeros(len(table), bool)
     if not len(table):
         return np.zeros((0, width), np.uint8), digests, missing
-    with tempfile.TemporaryFile() as file:
-        # One block is read while another is decoded; more would take too much memory.
-        blocks = prefetch_items(lambda: (table.read(block, [column]) for block in range(len(table.sizes))), depth=1)
+    # One block is read while another is decoded; more would take too much memory.
+    read = prefetch_items(lambda: (table.read(block, [column]) for block in range(len(table.sizes))), depth=1)
+    with tempfile.TemporaryFile() as file, closing(read) as blocks:
         for span, columns in zip(table.row_ranges(), blocks, strict=True):
             rows, missing[span] = decode(columns[column], column)
             if not _width(column, {rows.shape[1]}, width):
