@@ -16,7 +16,8 @@ from factories import write_run
 
 import tamis
 from tamis.core.errors import RunError
-from tamis.runs import Run, reasons
+from tamis.core.files import scratch
+from tamis.runs import Run
 from tamis.runs.reasons import NO_REASONS, DropReason, Verdict
 from tamis.runs.subset import Subset
 
@@ -79,7 +80,7 @@ def test_a_subset_knows_why_each_other_row_is_not_in_it_and_its_file_gives_every
 def test_a_subset_of_a_pool_that_does_not_fit_into_memory_writes_the_same_file(
     run: Run, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reasons, "_IN_MEMORY", 0)
+    monkeypatch.setattr(scratch, "IN_MEMORY", 0)
     large = tamis.select(run, RECIPE)
     large.save(tmp_path / "large.parquet")
     one, other = (Subset.load(path, run) for path in (file, tmp_path / "large.parquet"))

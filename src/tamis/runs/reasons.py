@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,14 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.core.errors import RecipeError
+from tamis.core.files import scratch
 
 Codes = NDArray[np.unsignedinteger[Any]]
 
 #: Rows dropped as copies, ascending, (n,) int64, and the row that each of them repeats, (n,) int64.
 Repeats = tuple[NDArray[np.int64], NDArray[np.int64]]
-
-#: Rows whose codes are kept in memory; those of more are in a file.
-_IN_MEMORY = 1 << 28
 
 #: Message for a subset without reasons.
 NO_REASONS = "The subset holds no reasons: choose it again with `tamis select`"
@@ -155,33 +150,9 @@ def widen(codes: Codes, largest: int) -> Codes:
     return codes.astype(np.uint16) if largest > np.iinfo(codes.dtype).max else codes
 
 
-class StoredCodes:
-    """(rows,) uint16 codes in a temporary file, read and written by slices: of pools that do not fit into memory."""
-
-    dtype = np.dtype(np.uint16)
-
-    def __init__(self, rows: int) -> None:
-        self.size = rows
-        self._file, path = tempfile.mkstemp(prefix="tamis-")
-        weakref.finalize(self, os.close, self._file)
-        os.unlink(path)  # the file goes with the object
-        os.truncate(self._file, rows * self.dtype.itemsize)
-
-    def __getitem__(self, rows: slice) -> NDArray[np.uint16]:
-        start, stop, _ = rows.indices(self.size)
-        codes, size, done = np.empty(stop - start, self.dtype), self.dtype.itemsize, 0
-        while done < codes.nbytes:  # a call reads at most 2 GiB
-            done += os.preadv(self._file, [codes.view(np.uint8)[done:]], start * size + done)  # type: ignore[list-item]
-        return codes
-
-    def __setitem__(self, rows: slice, codes: Codes) -> None:
-        start = rows.indices(self.size)[0] * self.dtype.itemsize
-        os.pwrite(self._file, codes.astype(self.dtype, copy=False).tobytes(), start)
-
-
 def codes_in(rows: int) -> Any:
     """Returns a code of 0 for each row: an array, or of more rows than memory should hold, a file."""
-    return np.zeros(rows, np.uint8) if rows <= _IN_MEMORY else StoredCodes(rows)
+    return scratch.stored(rows, np.uint8 if rows <= scratch.IN_MEMORY else np.uint16)
 
 
 def rows_kept(line: Mapping[str, Any]) -> str:

@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from interpreter import INTERPRETERS, SCORES, LackingError, Row, interpret, rows_of, table_of
 
 from tamis.core.errors import RecipeError
+from tamis.core.files import scratch
 from tamis.core.math import order
 from tamis.recipes import steps as sel
 from tamis.recipes.steps import SELECTORS, Step, best, run_steps
-from tamis.runs import reasons, table
+from tamis.runs import table
 
 REFERENCE = Path(tempfile.mkdtemp()) / "reference.npy"
 np.save(REFERENCE, np.ones((2, 3), np.float16))
@@ -197,7 +198,7 @@ def test_pools_that_do_not_fit_into_memory_are_judged_alike(
             patch.setattr(module, limit, small)
         for module in (order, best):
             patch.setattr(module, "HELD", held)
-        patch.setattr(reasons, "_IN_MEMORY", 0)
+        patch.setattr(scratch, "IN_MEMORY", 0)
         found = run_steps(table_of(rows, block), steps)
     assert found.keep[:].tolist() == expected.keep.tolist()
     assert found.dropped_by[:].tolist() == expected.dropped_by.tolist()
