@@ -18,6 +18,9 @@ from tamis.core.errors import DiskFullError
 #: Bytes of an array in memory; larger ones are in a file.
 IN_MEMORY = 1 << 28
 
+#: Rows that are read and written again to change some of them.
+_BLOCK = 1 << 20
+
 
 def stored(rows: int, dtype: DTypeLike) -> Any:
     """Returns zeros for each row, to be read and written by slices: an array, or of many rows a `StoredRows`.
@@ -26,6 +29,21 @@ def stored(rows: int, dtype: DTypeLike) -> Any:
     """
     kind = np.dtype(dtype)
     return np.zeros(rows, kind) if rows * kind.itemsize <= IN_MEMORY else StoredRows(rows, kind)
+
+
+def put(array: Any, rows: NDArray[np.int64], values: NDArray[Any]) -> None:
+    """Writes the values, (n,), of any rows of an array or of `StoredRows`."""
+    if isinstance(array, np.ndarray):
+        array[rows] = values
+        return
+    order = np.argsort(rows)
+    rows, values = rows[order], values[order]
+    for start in range(0, len(array), _BLOCK):
+        first, last = np.searchsorted(rows, [start, start + _BLOCK])
+        if first < last:
+            some = array[start : start + _BLOCK]
+            some[rows[first:last] - start] = values[first:last]
+            array[start : start + _BLOCK] = some
 
 
 class StoredRows:

@@ -53,8 +53,11 @@ def nearest_others(unit: Float32s, k: int) -> tuple[NDArray[np.int32], Float32s]
     return which, near
 
 
-def pick_apart(scores: Float64s, neighbours: NDArray[np.int32], weights: Float32s, n: int, tie: U64) -> Rows:
+def pick_apart(
+    scores: Float64s, neighbours: NDArray[np.int32], weights: Float32s, n: int, tie: U64
+) -> tuple[Rows, Float64s]:
     """Picks the row of highest score n times; each pick lowers its neighbours' scores by weight * its own score.
+    Returns the rows and their scores when they were picked, (n,) each.
 
     The published loop searches all rows for each pick. Here a heap holds an upper bound of every score that can be
     next, and a bound that is too high is corrected when it comes up, so the picks are the same. `scores`: (m,) without
@@ -69,7 +72,7 @@ def pick_apart(scores: Float64s, neighbours: NDArray[np.int32], weights: Float32
     # A view reads single numbers about as fast as a list, without an object for each.
     start, current, ranked = scores.data, scores.copy().data, np.lexsort((tie, -scores)).data
     ties, others, less = (np.ascontiguousarray(array).reshape(-1).data for array in (tie, neighbours, weights))
-    picks, taken = np.empty(n, np.int64), bytearray(len(scores))
+    picks, at, taken = np.empty(n, np.int64), np.empty(n), bytearray(len(scores))
     heap: list[tuple[float, int, int]] = []
     count = entered = 0  # the rows enter the heap in the order of their first scores, one ahead of what comes up
     while count < n:
@@ -85,7 +88,7 @@ def pick_apart(scores: Float64s, neighbours: NDArray[np.int32], weights: Float32
         if -bound > score:
             heappush(heap, (-score, ties[row], row))
             continue
-        taken[row], picks[count] = 1, row
+        taken[row], picks[count], at[count] = 1, row, score
         count += 1
         for place in range(row * k, row * k + k):
             other = others[place]
@@ -93,4 +96,4 @@ def pick_apart(scores: Float64s, neighbours: NDArray[np.int32], weights: Float32
                 current[other] -= less[place] * score
                 if score < 0:  # the neighbour's score went up
                     heappush(heap, (-current[other], ties[other], other))
-    return picks
+    return picks, at

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from tamis.core.arrays import U64, Float64s, Mask, Rows
+from tamis.core.files.scratch import put, stored
 from tamis.core.ids import scramble
 from tamis.core.math.order import HELD, nth_largest, number_of, ordered_bits
-from tamis.runs.reasons import Codes
+from tamis.runs.reasons import Codes, blocks
 from tamis.runs.table import Table
 
 #: A sample has one of so many blocks.
@@ -194,3 +195,43 @@ def by_uid(table: Table, seed: int = 0) -> Ties:
 def by_row(span: slice, rows: Rows) -> U64:
     """Returns keys that are high for the first rows."""
     return np.asarray(~(rows + span.start).astype(np.uint64))
+
+
+#: What `first_places` chooses from.
+PLACES = [("row", "i8"), ("key", "u8"), ("tie", "u8")]
+
+
+def first_places(found: Any, n: int) -> tuple[U64, Callable[[slice], Mask]]:
+    """Returns the n-th largest key of a long array, and which places are among the n of largest key, by slices.
+
+    `found` is (m,) `PLACES`, an array or `stored`. Of equal keys the lowest `tie` goes first, then the first place.
+    """
+
+    def scan(work: Callable[[U64, Rows], Any]) -> Iterator[Any]:
+        return (work(some := found[rows]["key"], np.zeros(some.size, np.int64)) for rows in blocks(len(found)))
+
+    cut, wanted, above, _ = nth_largest(scan, lambda counts: np.minimum(counts, n), len(found))
+    places, ties = [np.zeros(0, np.int64)], [np.zeros(0, np.uint64)]
+    for rows in blocks(len(found)):
+        some = found[rows]
+        equal = np.flatnonzero(some["key"] == cut)
+        places.append(rows.start + equal)
+        ties.append(some["tie"][equal])
+    order = np.argsort(np.concatenate(ties), kind="stable")[: int(wanted[0] - above[0])]
+    chosen = np.sort(np.concatenate(places)[order])
+
+    def kept(rows: slice) -> Mask:
+        stays = np.asarray(found[rows]["key"] > cut)
+        first, last = np.searchsorted(chosen, [rows.start, rows.stop])
+        stays[chosen[first:last] - rows.start] = True
+        return stays
+
+    return cut, kept
+
+
+def rows_at(table: Table, found: Any, kept: Callable[[slice], Mask]) -> Any:
+    """Returns which rows of a table are at kept places of `PLACES`: (rows,) bool, array or `stored`."""
+    stays = stored(len(table), bool)
+    for places in blocks(len(found), 1 << 22):
+        put(stays, found[places]["row"], kept(places))
+    return stays

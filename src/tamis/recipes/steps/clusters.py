@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,10 +17,14 @@ from numpy.typing import NDArray
 
 from tamis.core.arrays import Float32s, Float64s, Floats, Mask, Rows, load_array
 from tamis.core.errors import RecipeError, RunError, at_least_one, check_effect, first_line, needs_extra
+from tamis.core.files.scratch import stored
 from tamis.core.ids import scramble
 from tamis.core.math.similarity import unit_rows
-from tamis.recipes.steps.outcome import IfMissing, ReadsPool, Selection, check_missing, verdict
+from tamis.recipes.steps.best import Best, Ranked, by_row, by_uid
+from tamis.recipes.steps.outcome import Blockwise, IfMissing, ReadsPool, Rule, check_missing
+from tamis.recipes.steps.steps import rows_of
 from tamis.runs import Run
+from tamis.runs.reasons import DropReason, Repeats, blocks
 from tamis.runs.table import Table
 
 log = logging.getLogger(__name__)
@@ -28,12 +32,13 @@ log = logging.getLogger(__name__)
 #: Rows per centroid that k-means is trained on, as faiss would sample them; and the minimum in all, so k=1 uses
 #: enough rows.
 _PER_CENTROID, _AT_LEAST = 256, 1 << 16
+_FEWEST, _AT_MOST = 39, 1 << 20
 
 
 #: Rows per matrix product over a whole column: a block in float32 stays in the cache.
 BLOCK = 4096
 
-#: Rows gathered at once, of as many groups as fit; a larger group is gathered alone.
+#: Rows of embeddings that are read at once where any rows may be asked for.
 GATHER = 1 << 18
 
 
@@ -56,54 +61,35 @@ def present(vectors: Floats) -> Mask:
     return there
 
 
-def has_embedding(table: Table, name: str) -> Mask:
-    """Returns which candidates have an embedding."""
-    parts = list(table.map([name], lambda span, columns: present(columns[name])))
-    there: Mask = np.concatenate([np.zeros(0, bool), *parts])
-    return table.candidates & there
+def has_embedding(table: Table, name: str) -> Any:
+    """Returns which candidates have an embedding: (rows,) bool, of many rows in a file (`stored`)."""
+
+    def work(span: slice, columns: dict[str, Any], candidates: Mask) -> tuple[slice, Mask]:
+        return span, candidates & present(columns[name])
+
+    there = stored(len(table), bool)
+    for span, found in table.scan([name], work):
+        there[span] = found
+    return there
 
 
-def order_by_uid(table: Table, rows: Rows, *, groups: NDArray[np.integer[Any]] | None = None, seed: int = 0) -> Rows:
-    """Returns ascending row numbers in an order that depends only on their uids and the seed.
-
-    `groups` are the group of each row: one group comes after another.
-    """
+def order_by_uid(table: Table, rows: Rows, *, seed: int = 0) -> Rows:
+    """Returns ascending row numbers in an order that depends only on their uids and the seed."""
     high, low = table.uids(rows)
-    tie = scramble(high, low, seed)
-    return rows[np.lexsort((low, high, tie) if groups is None else (low, high, tie, groups))]
+    return rows[np.lexsort((low, high, scramble(high, low, seed)))]
 
 
-def order_by_group(table: Table, label: NDArray[np.int32], groups: int, *, seed: int = 0) -> tuple[Rows, Rows]:
-    """Returns the rows of each group by uid, one group after another, and where each begins, (groups + 1,).
+def first_by_uid(table: Table, n: int, *, seed: int = 0) -> Rows:
+    """Returns the first n candidates, or all, in the order of `order_by_uid`: a sample without a bias."""
+    keys, count = by_uid(table, seed), rows_of(table, "survivors")
 
-    `label` are the groups of all rows; -1 leaves a row out.
-    """
-    rows = np.flatnonzero(label >= 0)
-    order = order_by_uid(table, rows, groups=label[rows], seed=seed)
-    return order, np.searchsorted(label[order], np.arange(groups + 1)).astype(np.int64)
+    def ranked(span: slice, columns: dict[str, Any], candidates: Mask) -> Ranked:
+        return keys(span, np.arange(candidates.size)), None, candidates
 
-
-def gather(
-    table: Table, names: Sequence[str], order: Rows, starts: Rows
-) -> Iterator[list[tuple[int, slice, list[Floats]]]]:
-    """Yields lists of (group, its slice of `order`, its stored vectors by name); one table scan per list.
-
-    `order` are (n,) row numbers, one group after another, `starts` (groups + 1,) where each group begins in it.
-    """
-    group, groups = 0, len(starts) - 1
-    while group < groups:
-        stop = group + 1
-        while stop < groups and starts[stop + 1] - starts[group] <= GATHER:
-            stop += 1
-        low = int(starts[group])
-        found = [table.vectors(name, order[low : int(starts[stop])]) for name in names]
-        places = [(k, slice(int(starts[k]), int(starts[k + 1]))) for k in range(group, stop)]
-        yield [
-            (k, span, [each[span.start - low : span.stop - low] for each in found])
-            for k, span in places
-            if span.start < span.stop
-        ]
-        group = stop
+    best = Best(table, [], ranked, lambda rows: np.minimum(rows, n), count, (by_row,))
+    kept = (best.kept(span, *ranked(span, {}, table.candidates_in(span))) for span in table.row_ranges())
+    parts = [span.start + np.flatnonzero(some) for span, some in zip(table.row_ranges(), kept, strict=True)]
+    return order_by_uid(table, np.concatenate([np.zeros(0, np.int64), *parts]), seed=seed)
 
 
 def warn_of_single_rows(sizes: NDArray[np.integer[Any]], what: str, advice: str) -> None:
@@ -118,16 +104,21 @@ class Clusters:
 
     Attributes:
         centroids: (k, d) float32 unit rows.
-        label: (rows,) the cluster of each row of the table, -1 if it is not a candidate or has no embedding.
-        cosine: (rows,) cosine of the row and its centroid, NaN for rows without a cluster.
+        label: (rows,) int32, the cluster of each row of the table, -1 if it is not a candidate or has no embedding.
+        cosine: (rows,) float32 of the row and its centroid, NaN for rows without a cluster. Both are arrays, or
+            `stored` in files.
     """
 
     centroids: Float32s
-    label: NDArray[np.int32]
-    cosine: Float32s
+    label: Any
+    cosine: Any
 
 
-class ClusterStep(ReadsPool):
+#: What a step decides from clusters: which rows of a slice stay, a threshold, facts, and copies if there are any.
+Chosen = tuple[Callable[[slice], Mask], float | None, dict[str, Any], Repeats | None]
+
+
+class ClusterStep(ReadsPool, Blockwise):
     """A step that clusters rows by one column of embeddings."""
 
     vectors = ("embedding",)
@@ -141,33 +132,32 @@ class ClusterStep(ReadsPool):
         at_least_one(clusters=1 if self.clusters is None else self.clusters)
         super().__post_init__()
 
-    def select(self, table: Table) -> Selection:
-        clusters, missing = self.cluster(table)
-        keep, cut, facts = np.zeros(len(table), bool), None, dict[str, Any]()
-        if clusters is not None:
-            keep, cut, facts = self.choose(table, clusters)
-        what = self.embedding
-        repeats = facts.pop("repeats", None)
-        return verdict(self, keep, missing, table.candidates, self.reason, cut, what=what, facts=facts, repeats=repeats)
+    def fit(self, table: Table) -> Rule:
+        self.check_columns(table)
+        there, what = self.usable(table), " and ".join(self._values((*self.scores, *self.vectors)))
+        rows, candidates = (rows_of(some, "survivors") for some in (table.with_candidates(there), table))
+        check_missing(self, candidates - rows, candidates, what)  # before the work, not after it
+        kept, cut, facts, repeats = lambda span: there[span], None, {}, None
+        if rows:
+            count = min(self.clusters or usual_count(rows), rows)
+            clusters = assign(table, self.embedding, there, self.fit_centroids(table, there, count))
+            kept, cut, facts, repeats = self.choose(table, clusters)
+        reasons = [DropReason(text=self.reason), DropReason(text=f"no value for {what}")]
+        return Rule(
+            decide=lambda span, columns, candidates: np.where(there[span], ~kept(span), np.uint8(2)).astype(np.uint8),
+            reasons=reasons, lacking=what, cut=cut, facts=facts,
+            joined=None if repeats is None else lambda kept: {"repeats": repeats},
+        )  # fmt: skip
 
-    def choose(self, table: Table, clusters: Clusters) -> tuple[Mask, float | None, dict[str, Any]]:
-        """Returns which rows stay, (rows,) bool, the threshold, and facts, with `Selection.repeats` if known."""
+    def usable(self, table: Table) -> Any:
+        """Returns which candidates have what the step needs: (rows,) bool, array or `stored`."""
+        return has_embedding(table, self.embedding)
+
+    def choose(self, table: Table, clusters: Clusters) -> Chosen:
+        """Returns which clustered rows stay, by slices of all rows, the threshold, facts, and copies if known."""
         raise NotImplementedError
 
-    def cluster(self, table: Table) -> tuple[Clusters | None, Mask]:
-        """Returns the clusters of the candidates, None if no row has the embedding; and which rows lack it."""
-        self.check_columns(table)
-        candidates = table.candidates
-        there = has_embedding(table, self.embedding)
-        missing = candidates & ~there
-        check_missing(self, missing, candidates, self.embedding)  # before the work, not after it
-        rows = int(np.count_nonzero(there))
-        if not rows:
-            return None, missing
-        count = min(self.clusters or usual_count(rows), rows)
-        return assign(table, self.embedding, there, self.fit_centroids(table, there, count)), missing
-
-    def fit_centroids(self, table: Table, there: Mask, count: int) -> Float32s:
+    def fit_centroids(self, table: Table, there: Any, count: int) -> Float32s:
         return fit(table, self.embedding, there, count, seed=self.seed)
 
 
@@ -176,18 +166,19 @@ def usual_count(rows: int) -> int:
     return max(min(rows // 1000, math.isqrt(rows)), 1)
 
 
-def fit(table: Table, name: str, there: Mask, count: int, *, seed: int = 0, iterations: int = 20) -> Float32s:
+def fit(table: Table, name: str, there: Any, count: int, *, seed: int = 0, iterations: int = 20) -> Float32s:
     """Returns the centroids of spherical k-means over the rows that are there: (count, d) float32 unit rows.
 
-    It is trained on 256 rows per centroid, at least 65,536, drawn by uid: neither row order nor blocks matter.
+    It is trained on 256 rows per centroid, at least 65,536, and of more than a million at least 39 per centroid, as
+    faiss asks for; drawn by uid: neither row order nor blocks matter.
     """
-    rows = np.flatnonzero(there)
-    if not 1 <= count <= rows.size:
+    table = table.with_candidates(there)
+    if not 1 <= count <= (rows := rows_of(table, "survivors")):
         raise RecipeError(
-            f"{count:,} clusters of {rows.size:,} rows that have {name!r}: ask for fewer clusters than there are rows"
+            f"{count:,} clusters of {rows:,} rows that have {name!r}: ask for fewer clusters than there are rows"
         )
-    most = max(count * _PER_CENTROID, _AT_LEAST)
-    vectors = unit_rows(table.vectors(name, order_by_uid(table, rows, seed=seed)[:most]))
+    most = max(min(count * _PER_CENTROID, _AT_MOST), count * _FEWEST, _AT_LEAST)
+    vectors = unit_rows(table.vectors(name, first_by_uid(table, most, seed=seed)))
     if count == 1:
         return unit_rows(vectors.mean(0, dtype=np.float64, keepdims=True))
     try:
@@ -207,27 +198,28 @@ def fit(table: Table, name: str, there: Mask, count: int, *, seed: int = 0, iter
     return unit_rows(np.asarray(kmeans.centroids, np.float32).reshape(count, -1))
 
 
-def assign(table: Table, name: str, there: Mask, centroids: Float32s) -> Clusters:
+def assign(table: Table, name: str, there: Any, centroids: Float32s) -> Clusters:
     """Returns for every row that is there the centroid of largest cosine; ties go to the lower number."""
-    label = np.full(len(table), -1, np.int32)
-    cosine = np.full(len(table), np.nan, np.float32)
 
-    def work(span: slice, columns: dict[str, Any]) -> None:
+    def work(span: slice, columns: dict[str, Any], there: Mask) -> tuple[slice, NDArray[np.int32], Float32s]:
         vectors = columns[name]
         check_widths("cluster", {"the centroids": centroids.shape[1], name: vectors.shape[1]})
+        label, cosine = np.full(there.size, -1, np.int32), np.full(there.size, np.nan, np.float32)
         for start in range(0, len(vectors), BLOCK):
-            rows = start + np.flatnonzero(there[span][start : start + BLOCK])
+            rows = start + np.flatnonzero(there[start : start + BLOCK])
             if rows.size:
                 some = vectors[rows].astype(np.float32)
                 products = some @ centroids.T  # (rows, k)
-                best = products.argmax(1)
-                label[span.start + rows] = best
+                label[rows] = best = products.argmax(1)
                 length = np.sqrt(np.einsum("nd,nd->n", some, some))  # float16 rows are not quite of length 1
                 # Not from `products`, whose last bit depends on the number of rows in the block.
-                cosine[span.start + rows] = np.einsum("nd,nd->n", some, centroids[best]) / length
+                cosine[rows] = np.einsum("nd,nd->n", some, centroids[best]) / length
+        return span, label, cosine
 
-    list(table.map([name], work))
-    return Clusters(centroids, label, cosine)
+    found = Clusters(centroids, stored(len(table), np.int32), stored(len(table), np.float32))
+    for span, label, cosine in table.with_candidates(there).scan([name], work):
+        found.label[span], found.cosine[span] = label, cosine
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,7 +258,7 @@ class ImageBased(ClusterStep):
         if self.centroids is not None:
             check_effect(self, "clusters", "seed", because="centroids are given")
 
-    def fit_centroids(self, table: Table, there: Mask, count: int) -> Float32s:
+    def fit_centroids(self, table: Table, there: Any, count: int) -> Float32s:
         if self.centroids is not None:
             return self._read_centroids(self.centroids)
         return super().fit_centroids(table, there, count)
@@ -293,29 +285,29 @@ class ImageBased(ClusterStep):
         next(reference_vectors(self.reference, self.embedding))
         _ = self._read_centroids(self.centroids) if self.centroids is not None else None
 
-    def select(self, table: Table) -> Selection:
+    def fit(self, table: Table) -> Rule:
         next(self._references(table))  # what is wrong with them is reported before the work, not after it
-        return super().select(table)
+        return super().fit(table)
 
     def _references(self, table: Table) -> Iterator[Float32s]:
         return reference_vectors(self.reference, self.embedding, table.about(self.embedding).get("models"))
 
-    def choose(self, table: Table, clusters: Clusters) -> tuple[Mask, None, dict[str, Any]]:
-        sizes = np.bincount(clusters.label[clusters.label >= 0])
+    def choose(self, table: Table, clusters: Clusters) -> Chosen:
+        holds, label = np.zeros(len(clusters.centroids) + 1, bool), clusters.label  # the last: rows without a cluster
+        sizes = sum(np.bincount(label[rows] + 1, minlength=holds.size) for rows in blocks(len(table)))
         warn_of_single_rows(
-            sizes, "image_based, clusters", "lower `clusters`, or what stays is little more than chance"
+            sizes[1:], "image_based, clusters", "lower `clusters`, or what stays is little more than chance"
         )
-        holds = np.zeros(len(clusters.centroids), bool)
         for block in self._references(table):
             check_widths(self.name, {"the references": block.shape[1], self.embedding: clusters.centroids.shape[1]})
             holds[(block @ clusters.centroids.T).argmax(1)] = True  # ties go to the lower number
-        if holds.all():
+        if holds[:-1].all():
             log.warning(
                 "image_based keeps every image: all of its clusters (%d) hold a reference image; raise `clusters`",
-                len(holds),
+                holds.size - 1,
             )
-        facts = {"clusters": len(holds), "clusters_with_reference": int(np.count_nonzero(holds))}
-        return (clusters.label >= 0) & holds[clusters.label], None, facts
+        facts = {"clusters": holds.size - 1, "clusters_with_reference": int(np.count_nonzero(holds))}
+        return lambda rows: holds[label[rows]], None, facts, None
 
 
 def check_widths(step: str, widths: Mapping[str, int]) -> None:

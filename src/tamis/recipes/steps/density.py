@@ -7,15 +7,20 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from tamis.core.arrays import Float64s, Mask
+from tamis.core.arrays import Mask, Rows
 from tamis.core.errors import at_least_one, check_effect, check_fraction
+from tamis.core.files.scratch import stored
 from tamis.core.ids import scramble
+from tamis.core.math.order import ordered_bits
 from tamis.core.math.pruning import nearest_others, pick_apart, quotas
 from tamis.core.math.similarity import unit_rows
-from tamis.recipes.steps.clusters import Clusters, ClusterStep, gather, order_by_group, order_by_uid
-from tamis.recipes.steps.outcome import IfMissing, Selection, check_missing, verdict
+from tamis.recipes.steps.best import PLACES, Best, Ranked, by_row, by_uid, first_places, rows_at
+from tamis.recipes.steps.clusters import Chosen, Clusters, ClusterStep
+from tamis.recipes.steps.outcome import IfMissing
 from tamis.recipes.steps.steps import Of, budget_of, check_budget
 from tamis.runs.expression import parse
+from tamis.runs.reasons import blocks
+from tamis.runs.regroup import Records, regroup
 from tamis.runs.table import Table
 
 #: Other centres whose mean distance says how far a cluster stands apart (the published default).
@@ -65,7 +70,8 @@ class Density(_Thinned):
         seed: for the clusters, for "random" and for ties.
         missing: what to do with rows without the embedding.
 
-    Cost: k-means, a sort, k^2 d multiplications for k clusters. Memory: 60 bytes per row.
+    Cost: k-means, some passes over clusters and cosines, k^2 d multiplications for k clusters. Memory: what k-means is
+        trained on. Scratch: 9 bytes per row.
 
     Source: Abbas et al. 2024, "Effective pruning of web-scale datasets based on complexity of concept clusters"
         (arXiv 2401.04578).
@@ -87,26 +93,39 @@ class Density(_Thinned):
     def described(self) -> str:
         return f"{self._budget} by the density of clusters of {self.embedding}"
 
-    def choose(self, table: Table, clusters: Clusters) -> tuple[Mask, None, dict[str, Any]]:
-        rows = np.flatnonzero(clusters.label >= 0)
+    def choose(self, table: Table, clusters: Clusters) -> Chosen:
+        label, count = clusters.label, len(clusters.centroids)
         sign = {"hard": 1, "easy": -1, "random": 0}[self.keep]
-        # Cluster and cosine in one number, so that by_uid sorts by both before it sorts by uid.
-        key = np.round((sign * clusters.cosine[rows].astype(np.float64) + 2) * 2**29).astype(np.int64)
-        key += clusters.label[rows].astype(np.int64) << 32
-        order = order_by_uid(table, rows, groups=key, seed=self.seed)
-        held, starts, sizes = np.unique(clusters.label[order], return_index=True, return_counts=True)
-        distance = 1 - clusters.cosine[order].astype(np.float64)
-        complexity = np.add.reduceat(distance, starts) / sizes
+
+        def steps(rows: slice, sign: int) -> Rows:
+            """Returns cosines as integers: in steps of 2^-29, above 0, so that sums are exact."""
+            cosine = clusters.cosine[rows].astype(np.float64)
+            return np.round((sign * np.nan_to_num(cosine) + 2) * 2**29).astype(np.int64)
+
+        sizes, sums = np.zeros(count, np.int64), np.zeros(count)
+        for rows in blocks(len(table)):
+            inside = label[rows] >= 0
+            sizes += np.bincount(label[rows][inside], minlength=count)
+            sums += np.bincount(label[rows][inside], steps(rows, -1)[inside], minlength=count)
+        held = np.flatnonzero(sizes)
+        complexity = sums[held] / sizes[held] / 2**29 - 1  # the mean of 1 - cosine
         if held.size > 1:
             _, near = nearest_others(clusters.centroids[held], min(_NEAREST, held.size - 1))
             complexity *= 1 - near.mean(1, dtype=np.float64)
         with np.errstate(over="ignore"):  # of a tiny tau; exp(-inf) is 0, as it should be
             shares = np.exp((complexity - complexity.max()) / self.tau)
-        quota = quotas(shares / shares.sum(), sizes, min(budget_of(self, table), rows.size), self.balance)
-        keep = np.zeros(len(table), bool)
-        keep[order[np.arange(order.size) - np.repeat(starts, sizes) < np.repeat(quota, sizes)]] = True
-        ends = np.quantile(quota / sizes, [0, 0.5, 1]).round(4).tolist()
-        return keep, None, {"clusters": held.size, "kept_share_of_clusters": ends}  # lowest, median, highest
+        rows, quota = int(sizes.sum()), np.zeros(count, np.int64)
+        quota[held] = quotas(shares / shares.sum(), sizes[held], min(budget_of(self, table), rows), self.balance)
+
+        def ranked(span: slice, columns: dict[str, Any], labels: Any) -> Ranked:
+            keys = (2**31 - steps(span, sign)).astype(np.uint64) << np.uint64(33)
+            return keys, labels.astype(np.int64), labels >= 0
+
+        ties = (by_uid(table, self.seed), by_row)
+        best = Best(table.with_candidates(label), [], ranked, lambda _: quota, rows, ties, count)
+        ends = np.quantile(quota[held] / sizes[held], [0, 0.5, 1]).round(4).tolist()
+        facts = {"clusters": held.size, "kept_share_of_clusters": ends}  # lowest, median, highest
+        return lambda span: best.kept(span, *ranked(span, {}, label[span])), None, facts, None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,8 +147,8 @@ class D2(_Thinned):
         seed: for the clusters and for ties.
         missing: what to do with rows without the score or the embedding.
 
-    Cost: k-means, n_k^2 d multiplications for a cluster of n_k rows, some microseconds per row kept and neighbour.
-        Memory: 60 bytes per row and 8 per neighbour.
+    Cost: k-means, n_k^2 d multiplications for a cluster of n_k rows, some microseconds per row and neighbour. Memory:
+        the embeddings of one cluster in float32, and 256 MiB. Scratch: `regroup`, and 24 bytes per row.
 
     Source: Maharana et al. 2024, "D2 pruning: message passing for balancing diversity and difficulty in data pruning"
         (arXiv 2310.07931). The released code for DataComp differs: docs/as-published.md.
@@ -159,34 +178,42 @@ class D2(_Thinned):
     def described(self) -> str:
         return f"D2: {self._budget} by {self.score}, apart by {self.embedding}"
 
-    def select(self, table: Table) -> Selection:
-        self.check_columns(table)
-        candidates, score = table.candidates, parse(self.score).values(table)
-        missing = np.isnan(score) & candidates
-        check_missing(self, missing, candidates, self.score)
-        clusters, without = self.cluster(table.with_candidates(candidates & ~missing))
-        keep, facts = np.zeros(len(table), bool), dict[str, Any]()
-        if clusters is not None:
-            keep, facts = self._pick(table, clusters, score)
-        what = f"{self.score} and {self.embedding}"
-        return verdict(self, keep, missing | without, candidates, self.reason, what=what, facts=facts)
+    def usable(self, table: Table) -> Any:
+        there, values = super().usable(table), parse(self.score).fit(table)
 
-    def _pick(self, table: Table, clusters: Clusters, score: Float64s) -> tuple[Mask, dict[str, Any]]:
-        """Returns which clustered rows stay, and how many clusters there are."""
-        order, starts = order_by_group(table, clusters.label, len(clusters.centroids), seed=self.seed)
-        raised = np.maximum(score[order], _LOWEST)
-        k = min(self.k, int(np.diff(starts).max()))  # a cluster has no more rows
-        neighbours = np.empty((order.size, k), np.int32)
-        weights = np.ones((order.size, k), np.float32)
-        for group in gather(table, [self.embedding], order, starts):
-            for _, span, (vectors,) in group:
-                which, cosine = nearest_others(unit_rows(vectors), k)
-                distance = np.clip(2 - 2 * cosine, 0, 1e9)  # squared, of unit rows; 1e9 for no neighbour
-                neighbours[span] = np.where(which >= 0, which + span.start, -1)
-                raised[span] += (np.exp(-distance) * raised[span][which]).sum(1)
-                if self.mode == "weighted":
-                    weights[span] = np.exp(-self.gamma * distance)
-        n = min(budget_of(self, table), order.size)
-        keep, ties = np.zeros(len(table), bool), scramble(*table.uids(order), seed=self.seed)
-        keep[order[pick_apart(raised, neighbours, weights, n, ties)]] = True
-        return keep, {"clusters": len(clusters.centroids)}
+        def scored(span: slice, columns: dict[str, Any], there: Mask) -> tuple[slice, Mask]:
+            return span, there & ~np.isnan(values(columns, there.size))
+
+        for span, found in table.with_candidates(there).scan(sorted(parse(self.score).columns), scored):
+            there[span] = found
+        return there
+
+    def choose(self, table: Table, clusters: Clusters) -> Chosen:
+        columns, values = sorted(parse(self.score).columns), parse(self.score).fit(table)
+        count = len(clusters.centroids)
+        dealt = regroup(table, [self.embedding], clusters.label, count, seed=self.seed, score=(columns, values))
+        k = min(self.k, int(np.diff(dealt.starts).max()))  # a cluster has no more rows
+
+        def pick(cluster: int, places: slice, rows: Records, _: None) -> tuple[slice, Records]:
+            which, cosine = nearest_others(unit_rows(rows[self.embedding]), k)
+            distance = np.clip(2 - 2 * cosine, 0, 1e9)  # squared, of unit rows; 1e9 for no neighbour
+            raised = np.maximum(rows["score"], _LOWEST)
+            raised += (np.exp(-distance) * raised[which]).sum(1)
+            weights = np.exp(-self.gamma * distance) if self.mode == "weighted" else np.ones_like(distance)
+            ties = scramble(rows["high"], rows["low"], self.seed)
+            picks, scores = pick_apart(raised, which, weights, len(rows), ties)
+            # Of all clusters together the row of highest score is next; a row whose score rose follows what raised it.
+            order = np.lexsort((ties[picks], -scores))
+            rank = np.empty(order.size, np.int64)
+            rank[order] = np.arange(order.size)
+            first = order[np.maximum.accumulate(rank)]
+            found = np.empty(len(rows), PLACES)
+            found["row"], found["key"] = rows["row"][picks], ordered_bits(scores[first])
+            found["tie"] = ties[picks[first]]
+            return places, found
+
+        found = stored(len(dealt), PLACES)
+        for places, some in dealt.scan(pick):
+            found[places] = some
+        _, kept = first_places(found, min(budget_of(self, table), len(found)))
+        return rows_at(table, found, kept).__getitem__, None, {"clusters": count}, None

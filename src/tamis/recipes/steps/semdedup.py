@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.core.arrays import Mask, Rows
+from tamis.core.arrays import U64, Mask, Rows
 from tamis.core.errors import check_fraction
+from tamis.core.files.scratch import stored
 from tamis.core.ids import format_uid, scramble
-from tamis.core.math.order import keep_top, round_half_up
+from tamis.core.math.order import number_of, ordered_bits, round_half_up
 from tamis.core.math.similarity import equal_before, nearest_before, representatives, unit_rows
-from tamis.recipes.steps.clusters import Clusters, ClusterStep, gather, order_by_group
+from tamis.recipes.steps.best import PLACES, first_places, rows_at
+from tamis.recipes.steps.clusters import Chosen, Clusters, ClusterStep
 from tamis.recipes.steps.outcome import IfMissing
 from tamis.runs.reasons import Repeats
+from tamis.runs.regroup import Records, regroup
 from tamis.runs.table import Table
 
 #: Groups whose members are listed in the facts, the largest first.
@@ -46,7 +51,7 @@ class SemDeDup(ClusterStep):
         missing: what to do with rows without the embedding.
 
     Cost: k-means, then n_k^2 d / 2 multiplications for a cluster of n_k rows (docs/performance.md). Memory: the
-        embeddings of one cluster, in float32, and 1 MiB of cosines.
+        embeddings of one cluster, in float32, and 16 bytes per dropped row. Scratch: `regroup`, and 28 bytes per row.
 
     Source: Abbas et al. 2023, "SemDeDup: data-efficient learning at web-scale through semantic deduplication"
         (arXiv 2303.09540), section 3 and algorithm A7.
@@ -78,40 +83,47 @@ class SemDeDup(ClusterStep):
         how = f"epsilon {self.epsilon:g}" if self.epsilon is not None else f"to {100 * (self.fraction or 0):g} %"
         return f"SemDeDup of {self.embedding}, {how}"
 
-    def choose(self, table: Table, clusters: Clusters) -> tuple[Mask, float, dict[str, Any]]:
-        """Returns which clustered rows stay, the cosine above which rows are dropped, and facts about the groups."""
-        order, starts = order_by_group(table, clusters.label, len(clusters.centroids), seed=self.seed)
-        cosine = np.full(order.size, -np.inf, np.float32)
-        before = np.full(order.size, -1, np.int64)
-        for group in gather(table, [self.embedding], order, starts):
-            for cluster, span, (vectors,) in group:
-                unit = unit_rows(vectors)  # float16 rows are not quite of length 1, nor is a copy's cosine 1
-                first = self._order(unit, clusters.centroids[cluster])
-                order[span] = order[span][first]
-                nearest, row = nearest_before(unit[first])
-                equal = equal_before(vectors[first])
-                row = np.where(equal >= 0, equal, row)
-                # Rounding must not affect exact duplicates.
-                cosine[span] = np.where(equal >= 0, _COPY, np.minimum(nearest, 1))
-                before[span] = np.where(row >= 0, row + span.start, -1)
-        keep = np.zeros(len(table), bool)
-        epsilons = [*self.also, *([] if self.epsilon is None else [self.epsilon])]
-        shares = {epsilon: float((cosine <= np.float32(1 - epsilon)).mean()) for epsilon in sorted(epsilons)}
+    def choose(self, table: Table, clusters: Clusters) -> Chosen:
+        """Returns which rows stay, the cosine above which rows are dropped, and facts about the groups."""
+        count = len(clusters.centroids)
+        dealt = regroup(table, [self.embedding], clusters.label, count, seed=self.seed)
+
+        def look(cluster: int, places: slice, rows: Records, _: None) -> tuple[slice, Records]:
+            unit = unit_rows(rows[self.embedding])  # float16 rows are not quite of length 1, nor is a copy's cosine 1
+            first = self._order(unit, clusters.centroids[cluster])
+            nearest, row = nearest_before(unit[first])
+            equal = equal_before(rows[self.embedding][first])
+            found = np.empty(first.size, [*PLACES, ("before", "i4")])
+            found["row"], found["before"] = rows["row"][first], np.where(equal >= 0, equal, row)
+            # Rounding must not affect exact duplicates.
+            found["key"] = _key(np.where(equal >= 0, _COPY, np.minimum(nearest, 1)))
+            found["tie"] = scramble(rows["high"][first], rows["low"][first])
+            return places, found
+
+        found = stored(len(dealt), [*PLACES, ("before", "i4")])
+        for places, some in dealt.scan(look):
+            found[places] = some
         if self.epsilon is not None:
-            stays, cut = cosine <= np.float32(1 - self.epsilon), float(1 - self.epsilon)
+            cut, least = float(1 - self.epsilon), _key(1 - self.epsilon)
+            stays: Callable[[slice], Mask] = lambda places: found[places]["key"] >= least  # noqa: E731
         else:
-            n = round_half_up(self.fraction or 0.0, order.size)
-            every = np.ones(order.size, bool)
-            stays, lowest = keep_top(-cosine, n, every, lambda places: scramble(*table.uids(order[places])))
-            cut = float(-lowest) if lowest is not None else -1.0
-        keep[order[stays]] = True
-        facts = {
-            "clusters": len(clusters.centroids),
-            "kept_share_by_epsilon": {np.format_float_positional(e, trim="-"): share for e, share in shares.items()},
-            **groups(table, order, heads := representatives(before, stays)),
-            "repeats": repeats(order, heads),
-        }
-        return keep, cut, facts
+            n = round_half_up(self.fraction or 0.0, len(found))
+            last, stays = first_places(found, n)
+            cut = -float(number_of(last)[0]) if n else -1.0
+        epsilons = sorted({*self.also, *([] if self.epsilon is None else [self.epsilon])})
+        limits, below = _key(1 - np.array(epsilons)), np.zeros(len(epsilons), np.int64)
+
+        def copies() -> Iterator[tuple[Rows, Rows]]:
+            for start, stop in pairwise(dealt.starts.tolist()):
+                some, stay = found[start:stop], stays(slice(start, stop))
+                below[:] += (some["key"][:, None] >= limits).sum(0)
+                yield some["row"], representatives(some["before"].astype(np.int64), stay)
+
+        facts, repeats = copies_in(table, copies())
+        names = [np.format_float_positional(epsilon, trim="-") for epsilon in epsilons]
+        shares = dict(zip(names, (below / len(dealt)).tolist(), strict=True))
+        facts = {"clusters": count, "kept_share_by_epsilon": shares, **facts}
+        return rows_at(table, found, stays).__getitem__, cut, facts, repeats
 
     def _order(self, unit: NDArray[np.float32], centroid: NDArray[np.float32]) -> Rows:
         """Returns the order in which to go through a cluster's unit rows, which come by scrambled uid."""
@@ -122,26 +134,38 @@ class SemDeDup(ClusterStep):
         return np.argsort(cosine if self.keep == "hard" else -cosine, kind="stable")
 
 
-def repeats(order: Rows, heads: Rows) -> Repeats:
-    """Returns the rows that are not their own representatives, ascending, and these. Arguments as in `groups`."""
-    copies = np.flatnonzero(heads != np.arange(order.size))
-    copies = copies[np.argsort(order[copies])]
-    return order[copies], order[heads[copies]]
+def _key(cosine: Any) -> U64:
+    """Returns keys that are high where the cosine, rounded to float32, is low."""
+    return ordered_bits(-np.asarray(cosine, np.float32).astype(np.float64))
 
 
-def groups(table: Table, order: Rows, heads: Rows) -> dict[str, Any]:
-    """Returns the number of groups of more than one row, and uids of the largest, their representatives first.
+def copies_in(table: Table, parts: Iterable[tuple[Rows, Rows]]) -> tuple[dict[str, Any], Repeats]:
+    """Returns facts about groups of copies, and the rows that are not their own representatives, with these.
 
-    `order` are (n,) row numbers; `heads` (n,) are indices into the order: the representative of each row.
+    The facts are the number of groups of more than one row, and uids of the largest, their representatives first.
+
+    Args:
+        table: the pool's rows.
+        parts: row numbers (n,), and the index in them of each row's representative (n,). No group is in two parts.
     """
-    sizes = np.bincount(heads, minlength=order.size)
-    several = np.flatnonzero(sizes > 1)
-    largest = several[np.lexsort((several, -sizes[several]))][:_EXAMPLES]
+    count, first, largest, pairs = 0, 0, list[tuple[int, int, Rows]](), np.zeros((2, 0), np.int64)
+    found = [pairs]
+    for rows, heads in parts:
+        sizes = np.bincount(heads, minlength=rows.size)
+        several = np.flatnonzero(sizes > 1)
+        count += several.size
+        for head in several[np.lexsort((several, -sizes[several]))][:_EXAMPLES].tolist():
+            members = np.flatnonzero(heads == head)
+            members = np.concatenate([[head], members[members != head][:5]])
+            largest.append((-int(sizes[head]), first + head, rows[members]))
+        largest = sorted(largest, key=lambda each: each[:2])[:_EXAMPLES]
+        copies = np.flatnonzero(heads != np.arange(rows.size))
+        found.append(np.stack([rows[copies], rows[heads[copies]]]))
+        first += rows.size
     examples = []
-    for head in largest.tolist():
-        members = np.flatnonzero(heads == head)
-        members = np.concatenate([[head], members[members != head][:5]])
-        rows = order[members]
+    for size, _, rows in largest:
         uids = [format_uid(*halves) for halves in zip(*table.uids(rows), strict=True)]
-        examples.append({"uids": uids, "rows": rows.tolist(), "size": int(sizes[head])})
-    return {"groups": int(several.size), "largest_groups": examples}
+        examples.append({"uids": uids, "rows": rows.tolist(), "size": -size})
+    pairs = np.concatenate(found, axis=1)
+    pairs = pairs[:, np.argsort(pairs[0])]
+    return {"groups": count, "largest_groups": examples}, (pairs[0], pairs[1])
