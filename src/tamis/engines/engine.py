@@ -9,7 +9,7 @@ from typing import Protocol
 
 from tamis.engines.plan import Plan, Task
 from tamis.engines.progress import ShardReport
-from tamis.runs.table import ClusterReader
+from tamis.runs.table import Cluster
 
 #: Called with a shard's name and how many more of its samples are done, from any thread.
 EngineProgress = Callable[[str, int], None]
@@ -39,5 +39,5 @@ class Engine(Protocol):
     ) -> Iterator[ShardReport]:
         """Does all tasks; raises StopError if every other shard would fail too."""
 
-    def cluster_reader(self) -> AbstractContextManager[ClusterReader | None]:
+    def cluster_reader(self) -> AbstractContextManager[Cluster | None]:
         """Provides what reads a run's blocks for `Table.scan` while the context lasts; None: threads do."""

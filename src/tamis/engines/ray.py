@@ -33,7 +33,7 @@ from tamis.engines.plan import Plan, Task
 from tamis.engines.progress import ShardReport, record
 from tamis.engines.shard import ShardWorker
 from tamis.pools import Shard
-from tamis.runs.table import ClusterReader
+from tamis.runs.table import Cluster
 
 log = logging.getLogger(__name__)
 
@@ -83,10 +83,10 @@ class Ray:
                     ray.kill(worker.actor)
 
     @contextmanager
-    def cluster_reader(self) -> Iterator[ClusterReader]:
+    def cluster_reader(self) -> Iterator[Cluster]:
         ray = _ray()
         with _connect(ray, self.address, self.workers):
-            yield partial(_run_on_cluster, ray, self.workers)
+            yield _Cluster(ray, self.workers)
 
 
 def _ray() -> Any:
@@ -124,23 +124,57 @@ def _connect(ray: Any, address: str | None, cpus: int | None) -> Iterator[None]:
         ray.shutdown()
 
 
-def _run_on_cluster(
-    ray: Any, workers: int | None, reader: Callable[..., list[Any]], arguments: Iterable[tuple[Any, ...]]
-) -> Iterator[list[Any]]:
-    """Calls a `BlockReader` on the cluster's workers: see `ClusterReader`."""
-    task = ray.remote(num_cpus=1)(_read_blocks)
-    shared = ray.put(ray.cloudpickle.dumps(reader))
-    at_once = workers or 2 * int(ray.cluster_resources().get("CPU", 1))
-    submit = lambda some: task.remote(shared, known_secrets(), some).future()  # noqa: E731
-    try:
-        for found in in_order(submit, _by_rows(arguments), at_once):
-            yield from found
-    except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, TamisError):
-            raise error.cause from error
-        raise
-    except ray.exceptions.RayError as error:
-        raise StopError(f"Ray failed: {error}") from error
+@dataclass(frozen=True)
+class _Cluster:
+    """A table's `Cluster`: tasks on the workers. What they hand to one another is in Ray's object store."""
+
+    ray: Any
+    workers: int | None
+
+    def __call__(self, reader: Callable[..., list[Any]], arguments: Iterable[tuple[Any, ...]]) -> Iterator[list[Any]]:
+        ray = self.ray
+        task, shared = ray.remote(num_cpus=1)(_read_blocks), ray.put(ray.cloudpickle.dumps(reader))
+        at_once = self.workers or 2 * int(ray.cluster_resources().get("CPU", 1))
+        submit = lambda some: task.remote(shared, known_secrets(), some).future()  # noqa: E731
+        try:
+            for found in in_order(submit, _by_rows(arguments), at_once):
+                yield from found
+        except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, TamisError):
+                raise error.cause from error
+            raise
+        except ray.exceptions.RayError as error:
+            raise StopError(f"Ray failed: {error}") from error
+
+    def deal(
+        self, work: Callable[..., list[Any]], arguments: Iterable[tuple[Any, ...]], join: Callable[..., Any], parts: int
+    ) -> list[_Kept]:
+        ray = self.ray
+        dealing, joining = ray.remote(num_cpus=1, num_returns=parts)(_deal_blocks), ray.remote(num_cpus=1)(_join)
+        reader, joiner = (ray.put(ray.cloudpickle.dumps(each)) for each in (work, join))
+        dealt = [dealing.remote(reader, known_secrets(), some) for some in _by_rows(arguments)]
+        pieces = zip(*([each] if parts == 1 else each for each in dealt), strict=True)
+        return [_Kept(joining.remote(joiner, *some)) for some in pieces]
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """Gives what is in Ray's object store, on whichever worker."""
+
+    ref: Any
+
+    def __call__(self) -> Any:
+        return _ray().get(self.ref)
+
+
+def _deal_blocks(reader: bytes, hidden: Mapping[str, str], some: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """Returns for each part its pieces of some blocks; of a single part not in a list, as Ray wants it."""
+    parts = [list(pieces) for pieces in zip(*(found for (found,) in _read_blocks(reader, hidden, some)), strict=True)]
+    return parts[0] if len(parts) == 1 else parts
+
+
+def _join(join: bytes, *pieces: list[Any]) -> Any:
+    return pickle.loads(join)([piece for some in pieces for piece in some])
 
 
 def _read_blocks(reader: bytes, hidden: Mapping[str, str], some: Sequence[tuple[Any, ...]]) -> list[list[Any]]:

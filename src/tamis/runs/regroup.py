@@ -19,12 +19,15 @@ from tamis.core.files.scratch import stored
 from tamis.core.ids import scramble
 from tamis.core.machine import cores
 from tamis.runs.reasons import blocks
-from tamis.runs.table import Table
+from tamis.runs.table import BlockReader, Table
 
 T = TypeVar("T")
 
 #: Bytes of the groups that are read together; a larger group is read alone.
 _BUCKET = 1 << 28
+
+#: Groups worked on at once.
+_THREADS = min(4, cores())
 
 #: The rows of a group, a structured array with the fields `row`, `high` and `low` (the halves of the uid), `group`,
 #: `score`, and a field for each column of vectors.
@@ -124,8 +127,9 @@ def regroup(
     known, reads = table.with_candidates(label), sorted({*names, *(score[0] if score else ())})
     sort = partial(_sorted, seed)
     if table.run_on_cluster is not None:
-        buckets: Any = known.deal(reads, deal, sort, len(edges) - 1)
-        return Groups(starts, np.array(edges), buckets, table)
+        reader = BlockReader(known, reads, deal)
+        dealt = table.run_on_cluster.deal(reader, known.block_arguments(), sort, len(edges) - 1)
+        return Groups(starts, np.array(edges), dealt, table)
     file, filled, lock = stored(int(starts[-1]), kind), starts[edges[:-1]], Lock()
 
     def write(span: slice, columns: dict[str, Any], labels: Any) -> None:
@@ -137,7 +141,7 @@ def regroup(
 
     for _ in known.scan(reads, write):
         pass
-    buckets = []
+    buckets = list[Callable[[], Records]]()
     for first, last in pairwise(starts[edges].tolist()):
         file[first:last] = sort([file[first:last]])
         buckets.append(partial(file.__getitem__, slice(first, last)))
@@ -171,9 +175,8 @@ def _work_on(
 
     arguments = [(*edge, more) for edge, more in zip(edges, given or [None] * len(edges), strict=True)]
     sizes = np.array([stop - start for _, start, stop in edges], float)
-    threads = min(4, cores())
     # BLAS's own threads are best for one group with most of the work, one thread per group for many groups.
-    if threads == 1 or sizes.max() ** 2 * threads > (sizes**2).sum():
+    if _THREADS == 1 or sizes.max() ** 2 * _THREADS > (sizes**2).sum():
         return [one(*each) for each in arguments]
-    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
+    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(_THREADS) as pool:
         return list(pool.map(one, *zip(*arguments, strict=True)))

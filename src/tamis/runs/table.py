@@ -28,8 +28,19 @@ _THREADS = min(4, cores())
 _CHUNK = 1 << 18
 
 
-#: Calls a function with each tuple of arguments on a cluster and yields the results in order.
-ClusterReader = Callable[[Callable[..., list[Any]], Iterable[tuple[Any, ...]]], Iterator[list[Any]]]
+class Cluster(Protocol):
+    """Where work is done instead of in this process. What it is given must be picklable, and change nothing."""
+
+    def __call__(self, work: Callable[..., list[Any]], arguments: Iterable[tuple[Any, ...]], /) -> Iterator[list[Any]]:
+        """Calls a function with each tuple of arguments, the second a slice; yields the results in order."""
+
+    def deal(
+        self, work: Callable[..., list[Any]], arguments: Iterable[tuple[Any, ...]], join: Callable[..., Any], parts: int
+    ) -> Sequence[Callable[[], Any]]:
+        """Calls a function as above, whose result is a list with a list of so many parts.
+
+        Returns for each part what gives `join(its pieces of all calls)`; it may be an argument of later work.
+        """
 
 
 #: A number, alone or on the first line of a text, as models answer that are asked for a score and why.
@@ -83,7 +94,7 @@ class Table(ABC):
     """
 
     sizes: Sequence[int]
-    run_on_cluster: ClusterReader | None = None
+    run_on_cluster: Cluster | None = None
     _candidates: Mask | Masks | None = None  # None: all rows
 
     @abstractmethod
@@ -185,9 +196,15 @@ class Table(ABC):
             every: reads only each block with a number that this divides.
         """
         execute = (self.run_on_cluster if names else None) or _by_threads
-        blocks, candidates = itertools.islice(enumerate(self.row_ranges()), None, None, every), self._candidates
-        arguments = ((block, rows, None if candidates is None else candidates[rows]) for block, rows in blocks)
-        yield from itertools.chain.from_iterable(execute(BlockReader(self, names, work, in_chunks), arguments))
+        yield from itertools.chain.from_iterable(
+            execute(BlockReader(self, names, work, in_chunks), self.block_arguments(every))
+        )
+
+    def block_arguments(self, every: int = 1) -> Iterator[tuple[int, slice, Any]]:
+        """Yields what a `BlockReader` is called with, for each block with a number that `every` divides."""
+        candidates = self._candidates
+        for block, rows in itertools.islice(enumerate(self.row_ranges()), None, None, every):
+            yield block, rows, None if candidates is None else candidates[rows]
 
     def row_ranges(self) -> Iterator[slice]:
         """Yields the slice of the table's rows that each block holds."""

@@ -100,9 +100,10 @@ def test_diversity_by_share_weighs_by_the_budget_so_that_smaller_ones_are_not_pr
 def test_row_order_block_size_and_workers_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     straight = step().rank(table())
     order = np.random.default_rng(7).permutation(ROWS)
-    for workers, gather, block in ((1, 1, 1), (3, 60, 7)):
-        monkeypatch.setattr("tamis.recipes.steps.clipcov.WORKERS", workers)
-        monkeypatch.setattr("tamis.recipes.steps.clusters.GATHER", gather)
+    for threads, bucket, memory, block in ((1, 1, 0, 1), (3, 5000, 1 << 28, 7)):
+        monkeypatch.setattr("tamis.runs.regroup._THREADS", threads)
+        monkeypatch.setattr("tamis.runs.regroup._BUCKET", bucket)  # bytes
+        monkeypatch.setattr("tamis.core.files.scratch.IN_MEMORY", memory)
         moved = step().rank(table(order, block))
         assert order[moved.rows].tolist() == straight.rows.tolist()
         assert moved.gains.tolist() == straight.gains.tolist()  # to the last bit: classes are put in order of uids

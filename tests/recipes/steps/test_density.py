@@ -100,7 +100,7 @@ def test_row_order_and_blocks_do_not_matter(make: Any, clusters: int, monkeypatc
     straight = step.select(table())
     assert straight.keep.sum() == 50
     for block, gather in ((1, 1), (13, 50)):
-        monkeypatch.setattr("tamis.recipes.steps.clusters.GATHER", gather)
+        monkeypatch.setattr("tamis.runs.regroup._BUCKET", 100 * gather)
         order = np.random.default_rng(block).permutation(ROWS)
         moved = step.select(table(order, block))
         assert moved.keep.tolist() == straight.keep[order].tolist()

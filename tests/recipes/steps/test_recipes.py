@@ -212,10 +212,17 @@ class Reopened(table.MemoryTable):
         return partial(table.MemoryTable, uids=self._uids, block=max(self.sizes, default=1)), (self._columns,)
 
 
-def in_other_processes(reader: Any, arguments: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
-    """Does what a cluster does with the work: `reader` arrives as a copy whose table has no candidates."""
-    for some in arguments:
-        yield pickle.loads(cloudpickle.dumps(reader))(*some)
+class OtherProcesses:
+    """Does what a cluster does with the work: it arrives as a copy whose table has no candidates."""
+
+    def __call__(self, work: Any, arguments: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
+        for some in arguments:
+            yield pickle.loads(cloudpickle.dumps(work))(*some)
+
+    def deal(self, work: Any, arguments: Iterable[tuple[Any, ...]], join: Any, parts: int) -> list[Any]:
+        dealt = [found for (found,) in self(work, arguments)]
+        assert all(len(found) == parts for found in dealt)
+        return [partial(pickle.loads, pickle.dumps(join([found[part] for found in dealt]))) for part in range(parts)]
 
 
 @settings(deadline=None, max_examples=100)
@@ -224,7 +231,7 @@ def test_a_cluster_judges_alike(steps: list[Step], seed: int, block: int) -> Non
     rows = rows_of(seed, 30)
     whole = table_of(rows, block)
     pool = Reopened(whole._columns, uids=whole._uids, block=block)
-    pool.run_on_cluster = in_other_processes
+    pool.run_on_cluster = OtherProcesses()
     try:
         expected = run_steps(table_of(rows, block), steps)
     except RecipeError as error:

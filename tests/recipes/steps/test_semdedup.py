@@ -114,7 +114,7 @@ def test_row_order_and_blocks_do_not_matter(clusters: int, keep: Any, monkeypatc
     step = SemDeDup(epsilon=0.05, clusters=clusters, keep=keep)
     straight = step.select(table())
     for block, gather in ((1, 1), (13, 50)):
-        monkeypatch.setattr("tamis.recipes.steps.clusters.GATHER", gather)
+        monkeypatch.setattr("tamis.runs.regroup._BUCKET", 100 * gather)
         order = np.random.default_rng(block).permutation(ROWS)
         moved = step.select(table(order, block))
         assert moved.keep.tolist() == straight.keep[order].tolist()

@@ -31,13 +31,13 @@ def stored(rows: int, dtype: DTypeLike) -> Any:
     return np.zeros(rows, kind) if rows * kind.itemsize <= IN_MEMORY else StoredRows(rows, kind)
 
 
-def put(array: Any, rows: NDArray[np.int64], values: NDArray[Any]) -> None:
+def put(array: Any, rows: NDArray[np.int64], values: Any) -> None:
     """Writes the values, (n,), of any rows of an array or of `StoredRows`."""
     if isinstance(array, np.ndarray):
         array[rows] = values
         return
     order = np.argsort(rows)
-    rows, values = rows[order], values[order]
+    rows, values = rows[order], np.broadcast_to(values, rows.size)[order]
     for start in range(0, len(array), _BLOCK):
         first, last = np.searchsorted(rows, [start, start + _BLOCK])
         if first < last:
@@ -78,7 +78,7 @@ class StoredRows:
         done = 0
         try:
             while done < given.size:
-                done += os.pwrite(self._file, given[done:], start * self.dtype.itemsize + done)
+                done += os.pwrite(self._file, given[done:].data, start * self.dtype.itemsize + done)
         except OSError as error:
             if error.errno == errno.ENOSPC:
                 raise DiskFullError(

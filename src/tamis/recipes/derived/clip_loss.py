@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -17,7 +18,7 @@ from tamis.core.math.similarity import unit_rows
 from tamis.core.types import Column
 from tamis.recipes.derived import Derived, Saved
 from tamis.recipes.derived.contrastive import contrastive_norms
-from tamis.recipes.steps.clusters import GATHER, check_widths, gather, has_embedding
+from tamis.recipes.steps.clusters import GATHER, check_widths, has_embedding
 from tamis.recipes.steps.outcome import check_kind
 from tamis.runs.table import Table
 
@@ -85,7 +86,7 @@ class ClipLoss(Derived):
         temperature = self.temperature or table.about(self.image).get("temperature")
         if temperature is None:
             log.warning("clip_loss: the run does not record its model's temperature; using 0.01, OpenAI CLIP's")
-        there = has_embedding(table, self.image) & has_embedding(table, self.text)
+        there = has_embedding(table, self.image)[:] & has_embedding(table, self.text)[:]
         rows, sums = np.flatnonzero(there), np.zeros((3, len(table)))
         high, low = table.uids(rows)
         copy = copy_numbers(high, low)  # copies of a pair would otherwise share every batch
@@ -103,13 +104,13 @@ class ClipLoss(Derived):
 
     def _of(self, table: Table, batches: Sequence[Rows], temperature: float) -> Float32s:
         """Returns the three columns of some batches, one after another: (3, rows)."""
-        rows, starts = np.concatenate(batches), np.cumsum([0, *map(len, batches)])
+        rows, ends = np.concatenate(batches), np.cumsum([0, *map(len, batches)]).tolist()
+        sides = [table.vectors(name, rows) for name in (self.image, self.text)]
+        check_widths(self.name, {self.image: sides[0].shape[1], self.text: sides[1].shape[1]})
         out = np.empty((3, rows.size), np.float32)
-        for several in gather(table, (self.image, self.text), rows, starts):
-            for _, place, vectors in several:
-                images, texts = map(unit_rows, vectors)
-                check_widths(self.name, {self.image: images.shape[1], self.text: texts.shape[1]})
-                of_images, of_texts = contrastive_norms(images, texts, temperature, self.precision)
-                cosine = np.einsum("nd,nd->n", images, texts, dtype=np.float64)
-                out[:, place] = cosine - (of_images + of_texts) / 2, of_images, of_texts
+        for start, stop in pairwise(ends):
+            images, texts = (unit_rows(side[start:stop]) for side in sides)
+            of_images, of_texts = contrastive_norms(images, texts, temperature, self.precision)
+            cosine = np.einsum("nd,nd->n", images, texts, dtype=np.float64)
+            out[:, start:stop] = cosine - (of_images + of_texts) / 2, of_images, of_texts
         return out

@@ -7,12 +7,15 @@ import os
 import numpy as np
 
 from tamis.core.errors import RecipeError
+from tamis.core.files.scratch import stored
 from tamis.core.types import Column
 from tamis.recipes.derived import Saved
 from tamis.recipes.derived.columns import Computed, add_columns
 from tamis.recipes.steps.clusters import assign, fit, has_embedding, usual_count
 from tamis.recipes.steps.outcome import check_kind
+from tamis.recipes.steps.steps import rows_of
 from tamis.runs import Run, open_run
+from tamis.runs.reasons import blocks
 
 
 def cluster(
@@ -62,7 +65,7 @@ def add_clusters(
     check_kind("cluster", table, embedding, "vector")
     folder = opened.locate(embedding)[0]
     there = has_embedding(table, folder)
-    rows = int(there.sum())
+    rows = rows_of(table.with_candidates(there), "survivors")
     if not rows:
         raise RecipeError(f"no row of {opened.path} has {embedding!r}: nothing can be clustered")
     count = clusters if clusters is not None else usual_count(rows)
@@ -74,7 +77,9 @@ def add_clusters(
 
     def compute(saved: Saved) -> Computed:
         made = assign(table, folder, there, fit(table, folder, there, count, seed=seed, iterations=iterations))
-        numbers = np.where(made.label >= 0, made.label, np.nan).astype(np.float32)
+        numbers = stored(len(table), np.float32)
+        for span in blocks(len(table)):
+            numbers[span] = np.where((label := made.label[span]) >= 0, label, np.nan)
         return {"cluster": numbers, "centroid_cosine": made.cosine}, {"centroids.npy": made.centroids}
 
     return add_columns(opened, "cluster", "cluster", settings, columns, compute, reads=[embedding])

@@ -4,37 +4,33 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, TypeVar
+from functools import partial
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
-from tamis.core.arrays import Float32s, Float64s, Floats, Mask, Rows
+from tamis.core.arrays import U64, Float32s, Float64s, Floats, Mask, Rows
 from tamis.core.errors import RecipeError, RunError, check_effect
+from tamis.core.files.scratch import put, stored
 from tamis.core.ids import scramble
-from tamis.core.machine import cores
 from tamis.core.math import clipcov
 from tamis.core.math.clipcov import PARTS, TERMS, Picks
 from tamis.core.math.similarity import unit_rows
 from tamis.core.types import CLASS_NAMES, CLASS_VECTORS
-from tamis.recipes.steps.clusters import BLOCK, check_widths, gather, has_embedding, order_by_group, warn_of_single_rows
-from tamis.recipes.steps.outcome import IfMissing, ReadsPool, Selection, check_missing, verdict
-from tamis.recipes.steps.steps import Of, budget_of, check_budget, group_codes
+from tamis.recipes.steps.clusters import BLOCK, check_widths, present, warn_of_single_rows
+from tamis.recipes.steps.outcome import Blockwise, IfMissing, ReadsPool, Rule, check_missing, coded, rule_of
+from tamis.recipes.steps.steps import Of, budget_of, check_budget, groups_of, rows_of
+from tamis.runs.reasons import Codes
+from tamis.runs.regroup import Groups, Records, regroup
 from tamis.runs.table import Table
-
-T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
 #: The column of classes that comes with embeddings of their names.
 ZERO_SHOT = "zero_shot_class"
-
-#: Classes worked on at once. The choices in a class depend only on that class.
-WORKERS = min(4, cores())
 
 #: The floor of gains is estimated from one row in this many, of pools with at least so many rows for each.
 _STRIDE, _LARGE = 10, 2_000
@@ -47,7 +43,7 @@ _SAMPLE = 1 << 18
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClipCov(ReadsPool):
+class ClipCov(ReadsPool, Blockwise):
     """Keeps the pairs that together preserve the cross-covariance of images and captions, class by latent class.
 
     A pair is worth what it adds to the chosen pairs: it is near many pairs of its class, its caption is near its
@@ -124,16 +120,23 @@ class ClipCov(ReadsPool):
         return f"ClipCov: {budget} by classes of {self.per}{terms}{diversity}"
 
     @property
+    def _pair(self) -> tuple[str, str]:
+        return self.image, self.text
+
+    @property
     def _needed(self) -> str:
         return f"{self.image} and {self.text} and {self.per}"
 
-    def select(self, table: Table) -> Selection:
+    def fit(self, table: Table) -> Rule:
         ranking = self.rank(table)
-        keep = np.zeros(len(table), bool)
-        keep[ranking.rows[ranking.stays]] = True
+        keep = stored(len(table), bool)
+        put(keep, ranking.rows[ranking.stays], True)
+
+        def decide(span: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
+            return coded(keep[span], ranking.labels[span] < 0)
+
         cut = float(ranking.gains.min()) if len(ranking.gains) else None
-        candidates, what = table.candidates, self._needed
-        return verdict(self, keep, ranking.missing, candidates, "adds less", cut, what=what, facts=ranking.facts)
+        return rule_of(self, [], decide, "adds less", cut, what=self._needed, facts=ranking.facts)
 
     def rank(self, table: Table) -> Ranking:
         """Returns the choice as a ranking with gains: the ranking for a smaller budget is a prefix of it.
@@ -144,17 +147,16 @@ class ClipCov(ReadsPool):
             RecipeError: the embeddings are missing or do not fit one another, or rows lack them or a class.
         """
         self.check_columns(table)
-        candidates = table.candidates
         vectors = self._class_vectors(table) if "label" in self.terms else None
         self._check_sizes(table, vectors)
-        labels, names = classes_of(table, self.per, (self.image, self.text), table.side_file(self.per, CLASS_NAMES))
-        missing = candidates & (labels < 0)
-        check_missing(self, missing, candidates, self._needed)  # before the work, not after it
-        most = min(budget_of(self, table), int(np.count_nonzero(labels >= 0)))
+        labels, names, sizes = classes_of(table, self.per, self._pair, table.side_file(self.per, CLASS_NAMES))
+        candidates = rows_of(table, "survivors")
+        check_missing(self, candidates - sizes.sum(), candidates, self._needed)  # before the work, not after it
+        most = min(budget_of(self, table), int(sizes.sum()))
         if most == 0:
-            return Ranking(np.empty(0, np.int64), np.empty(0), np.empty(0, bool), missing)
-        order, starts = order_by_group(table, labels, len(names))
-        return _Work(self, table, order, starts, names, vectors, most).ranking(missing)
+            return Ranking(np.empty(0, np.int64), np.empty(0), np.empty(0, bool), labels)
+        dealt = regroup(table, self._pair, labels, len(names))
+        return _Work(self, table, dealt, names, vectors, most).ranking(labels)
 
     def _class_vectors(self, table: Table) -> Float32s:
         """Returns the embeddings of the class names: (k, d) unit rows. They must be by the captions' model."""
@@ -175,9 +177,9 @@ class ClipCov(ReadsPool):
 
     def _check_sizes(self, table: Table, names: Float32s | None) -> None:
         """Raises RecipeError if images, captions and class names have embeddings of different sizes."""
-        first = np.flatnonzero(table.candidates)[:1]
-        sizes = {name: table.vectors(name, first).shape[1] for name in (self.image, self.text) if first.size}
-        sizes |= {} if names is None or not first.size else {"the class names": names.shape[1]}
+        none = np.empty(0, np.int64)
+        sizes = {name: table.vectors(name, none).shape[1] for name in self._pair if len(table)}
+        sizes |= {} if names is None or not len(table) else {"the class names": names.shape[1]}
         check_widths(self.name, sizes)
 
 
@@ -189,7 +191,7 @@ class Ranking:
         rows: (m,) row numbers of the table in the order in which they were taken.
         gains: (m,) by how much each raised the objective.
         stays: (m,) bool: False where double greedy dropped the pair again.
-        missing: (rows,) bool: rows without an embedding or class.
+        labels: (rows,) int32, the class of each candidate, -1 without an embedding or class; an array, or `stored`.
         facts: sizes of the classes and their numbers of taken pairs, objective, alpha, covariance error, and error of
             the class centres.
     """
@@ -197,118 +199,169 @@ class Ranking:
     rows: Rows
     gains: Float64s
     stays: NDArray[np.bool_]
-    missing: Mask
+    labels: Any
     facts: dict[str, Any] = field(default_factory=dict)
 
 
 def classes_of(
     table: Table, column: str, needed: Sequence[str], listed: Sequence[str] | None = None
-) -> tuple[NDArray[np.int32], tuple[str, ...]]:
-    """Returns the class of each candidate, -1 if it has none or lacks a vector, and the classes' names.
+) -> tuple[Any, tuple[str, ...], Rows]:
+    """Returns the class of each candidate, -1 if it has none or lacks a vector, the classes' names, and their sizes.
 
     A number is named with the fewest digits that identify it (1000001, 0.1). `needed` are columns of vectors, `listed`
     all names in the order of their classes (None: the names in the column, sorted); another name raises RunError.
     """
-    codes, values = group_codes(table, column)
-    for name in needed:
-        codes[~has_embedding(table, name)] = -1
+    values, _, codes_of = groups_of(table, column)
     words = [v if isinstance(v, str) else np.format_float_positional(np.float32(v), trim="-") for v in values]
     names = tuple(listed or sorted(set(words)))
     numbers = {word: number for number, word in enumerate(names)}
-    used = {words[code] for code in np.unique(codes[codes >= 0])}
-    if unknown := sorted(used - numbers.keys()):
+    known = np.array([*(numbers.get(word, len(names)) for word in words), -1], np.int32)
+
+    def work(span: slice, columns: dict[str, Any], candidates: Mask) -> tuple[slice, NDArray[np.int32]]:
+        there = np.logical_and.reduce([candidates, *(present(columns[name]) for name in needed)])
+        return span, np.where(there, known[codes_of(columns[column])], np.int32(-1))
+
+    labels, sizes = stored(len(table), np.int32), np.zeros(len(names) + 1, np.int64)
+    for span, found in table.scan(sorted({column, *needed}), work):
+        labels[span] = found
+        sizes += np.bincount(found[found >= 0], minlength=sizes.size)
+    if sizes[-1]:
+        unknown = sorted(set(words) - numbers.keys())
         raise RunError(
             f"clipcov: the column {column!r} holds {unknown[0]!r}, which is not among the {len(names):,} class names "
             "stored with it: this column and the stored class list do not match. `tamis check RUN` finds damaged files"
         )
-    return np.array([*(numbers.get(word, -1) for word in words), -1], np.int32)[codes], names
+    return labels, names, sizes[:-1]
 
 
-def _sums(k: int, span: slice, images: Floats, texts: Floats) -> tuple[Float64s, Float64s]:
-    """Returns the sums of the unit rows of images and of captions."""
+def _sums(step: ClipCov, stride: int, k: int, places: slice, rows: Records, _: None) -> Any:
+    """Returns the class, the sums of the unit rows of its images and of its captions, and row numbers of a sample."""
 
     def total(side: Floats) -> Float64s:
         some = [unit_rows(side[at : at + _FEW]).sum(0, np.float64) for at in range(0, len(side), _FEW)]
         return np.asarray(np.sum(some, axis=0), np.float64)
 
-    return total(images), total(texts)
+    return k, (total(rows[step.image]), total(rows[step.text])), rows["row"][-places.start % stride :: stride]
+
+
+@dataclass(frozen=True)
+class _Class:
+    """What the choices in a class depend on besides its rows: the weight of the similarity of chosen pairs, name and
+    alpha, sums of the other classes' means, and its own sums and size.
+    """
+
+    weight: float
+    label: Float32s | None
+    alpha: float
+    others: tuple[Float64s, Float64s]
+    whole: tuple[Float64s, Float64s, int]
+
+
+@dataclass(frozen=True)
+class _Choices:
+    """The choices in class k, best first: places in the class, gains, modular gains, row numbers, scrambled uids."""
+
+    k: int
+    picks: Picks
+    modular: Float64s
+    rows: Rows
+    ties: U64
+
+
+def _pick(
+    step: ClipCov, count: int, floor: float, each: int, k: int, places: slice, rows: Records, given: _Class
+) -> _Choices:
+    """Returns a class's choices with gains >= `floor`. Every `each`-th row takes part, and counts so many times."""
+    rows = rows[::each]
+    images, texts = (unit_rows(rows[name]) for name in (step.image, step.text))
+    modular = clipcov.modular_gains(
+        images, texts, terms=step.terms, label=given.label, alpha=given.alpha, others=given.others, whole=given.whole
+    )
+    picks = clipcov.greedy(images, texts, modular, weight=each * given.weight, count=count, floor=floor)
+    some = rows[picks.rows]
+    return _Choices(k, picks, modular[picks.rows], some["row"], scramble(some["high"], some["low"]))
+
+
+def _drop_again(step: ClipCov, k: int, places: slice, rows: Records, given: tuple[_Class, Rows, Float64s]) -> Any:
+    """Returns the class, which of its choices stay, the objective before and after, and the error of its centre."""
+    known, chosen, gains = given
+    images, texts = (unit_rows(rows[name][chosen]) for name in (step.image, step.text))
+    weight, every, stay = known.weight, np.arange(len(gains)), np.ones(len(gains), bool)
+    if step.double_greedy:
+        stay = clipcov.double_greedy(images, texts, gains, weight=weight, chosen=every)
+    before, after = (
+        clipcov.objective(images, texts, gains, weight=weight, chosen=some) for some in (every, every[stay])
+    )
+    error = None
+    if count := int(np.count_nonzero(stay)):
+        image_sum, text_sum, size = known.whole
+        part = images[stay].sum(0, np.float64) / count, texts[stay].sum(0, np.float64) / count
+        error = clipcov.centre_error((image_sum / size, text_sum / size), part)
+    return k, stay, before, after, error
 
 
 class _Work:
     """One selection. The embeddings are read class by class; of each class only sums are kept."""
 
     def __init__(
-        self,
-        step: ClipCov,
-        table: Table,
-        order: Rows,
-        starts: Rows,
-        names: Sequence[str],
-        vectors: Float32s | None,
-        budget: int,
+        self, step: ClipCov, table: Table, dealt: Groups, names: Sequence[str], vectors: Float32s | None, budget: int
     ) -> None:
-        """`order` are the rows, class after class, `starts` where each class begins, `vectors` are of the names."""
-        self.step, self.table, self.order, self.starts = step, table, order, starts
-        self.names, self.vectors, self.budget = names, vectors, budget
-        self.sizes = np.diff(starts)
+        """`dealt` are the rows by class, `vectors` the embeddings of the classes' names."""
+        self.step, self.table, self.dealt, self.names, self.budget = step, table, dealt, names, budget
+        self.sizes = np.diff(dealt.starts)
         advice = "take a shorter list of classes, or clusters (per: cluster, terms: [cov, class_reg, inter])"
         warn_of_single_rows(self.sizes, f"clipcov, classes of {step.per}", advice)
-        self.sums = dict(self._by_class(_sums, order, starts))
-        self.alpha = self._alpha() if "label" in step.terms else 0.0
-        self.means = np.zeros((2, len(names), len(next(iter(self.sums.values()))[0])))  # of images and captions
-        for k, sums in self.sums.items():
-            self.means[:, k] = sums[0] / self.sizes[k], sums[1] / self.sizes[k]
+        found = list(dealt.scan(partial(_sums, step, max(-(-len(dealt) // _SAMPLE), 1))))
+        sums = {k: each for k, each, _ in found}
+        self.sample = np.concatenate([rows for *_, rows in found])
+        self.alpha = self._alpha(sums, vectors) if vectors is not None else 0.0
+        means = np.zeros((2, len(names), len(next(iter(sums.values()))[0])))  # of images and captions
+        for k, (image_sum, text_sum) in sums.items():
+            means[:, k] = image_sum / self.sizes[k], text_sum / self.sizes[k]
         # For each class: the sums (or means) of the mean images and captions of the other classes.
-        scale = 1.0 if step.inter == "sum" else 1 / max(len(self.sums) - 1, 1)
-        self.others = [(each.sum(0) - each) * scale for each in self.means]
+        scale = 1.0 if step.inter == "sum" else 1 / max(len(sums) - 1, 1)
+        others = [(each.sum(0) - each) * scale for each in means]
+        share = budget / len(dealt) if step.diversity == "share" else 1.0
+        self.classes = {
+            k: _Class(
+                clipcov.pair_weight(int(self.sizes[k]), step.terms, share=share),
+                None if vectors is None else vectors[k],
+                self.alpha,
+                (others[0][k], others[1][k]),
+                (*each, int(self.sizes[k])),
+            )
+            for k, each in sums.items()
+        }
 
-    def ranking(self, missing: Mask) -> Ranking:
+    def ranking(self, labels: Any) -> Ranking:
         """Returns the choice."""
         for margin in (1.12, 1.6, math.inf):  # the floor of gains was too high if too few pairs reach it
-            found = self._picks(self.order, self.starts, self.budget, self._floor(margin * self.budget))
-            if sum(len(picks.rows) for picks, _ in found.values()) >= self.budget:
+            found = self._picks(self.budget, self._floor(margin * self.budget))
+            if sum(len(each.rows) for each in found) >= self.budget:
                 break
-        taken = [self.order[self.starts[k] + picks.rows] for k, (picks, _) in found.items()]
-        sizes, rows = [len(some) for some in taken], np.concatenate(taken)
-        ties = np.split(scramble(*self.table.uids(rows)), np.cumsum(sizes)[:-1])
-        order = clipcov.merge([picks for picks, _ in found.values()], ties, self.budget)
-        kind, rows = np.repeat(np.array(list(found), np.int64), sizes)[order], rows[order]
-        gains = np.concatenate([picks.gains for picks, _ in found.values()])[order]
-        modular = np.concatenate([each for _, each in found.values()])[order]
-        stays, facts = self._double_greedy(kind, rows, modular)
-        return Ranking(rows, gains, stays, missing, facts)
+        order = clipcov.merge([each.picks for each in found], [each.ties for each in found], self.budget)
+        kind = np.repeat([each.k for each in found], [len(each.rows) for each in found])[order]
+        rows, inside, gains, modular = (
+            np.concatenate(parts)[order]
+            for parts in zip(
+                *((each.rows, each.picks.rows, each.picks.gains, each.modular) for each in found), strict=True
+            )
+        )
+        stays, facts = self._double_greedy(kind, rows, inside, modular)
+        return Ranking(rows, gains, stays, labels, facts)
 
-    def _by_class(
-        self, work: Callable[[int, slice, Floats, Floats], T], order: Rows, starts: Rows
-    ) -> Iterator[tuple[int, T]]:
-        """Calls `work(class, slice of the order, stored images and texts)` for every class with rows, in order."""
-
-        def one(item: tuple[int, slice, list[Any]]) -> tuple[int, T]:
-            k, span, (images, texts) = item
-            return k, work(k, span, images, texts)
-
-        for group in gather(self.table, (self.step.image, self.step.text), order, starts):
-            sizes = np.array([span.stop - span.start for _, span, _ in group], float)
-            # BLAS's own threads are best for one class with most of the work, one thread per class for many classes.
-            if WORKERS == 1 or sizes.max(initial=0) ** 2 * WORKERS > (sizes**2).sum():
-                yield from map(one, group)
-            else:
-                with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(WORKERS) as pool:
-                    yield from pool.map(one, group)
-
-    def _alpha(self) -> float:
+    def _alpha(self, sums: dict[int, tuple[Float64s, Float64s]], vectors: Float32s) -> float:
         """Returns the weight of "label": average cross-modal similarity divided by average similarity in text.
 
         Each pair has the same weight (definition 4.1); the paper's footnote finds a ratio of about 1/2.
         """
         if self.step.alpha is not None:
             return self.step.alpha
-        assert self.vectors is not None
-        sizes = [int(self.sizes[k]) for k in self.sums]
+        sizes = [int(self.sizes[k]) for k in sums]
         pairs, labels = [], []
-        for (k, (image_sum, text_sum)), size in zip(self.sums.items(), sizes, strict=True):
+        for (k, (image_sum, text_sum)), size in zip(sums.items(), sizes, strict=True):
             pairs.append(2 * float(image_sum @ text_sum) / size**2)
-            labels.append(float(text_sum @ self.vectors[k]) / size)
+            labels.append(float(text_sum @ vectors[k]) / size)
         cross, text = (float(np.average(each, weights=sizes)) for each in (pairs, labels))
         if not text > 0:
             raise RecipeError(
@@ -322,32 +375,9 @@ class _Work:
             )
         return cross / text
 
-    def _weight(self, k: int) -> float:
-        """Returns the factor of the similarity of chosen pairs in a class."""
-        share = self.budget / self.order.size if self.step.diversity == "share" else 1.0
-        return clipcov.pair_weight(int(self.sizes[k]), self.step.terms, share=share)
-
-    def _picks(
-        self, order: Rows, starts: Rows, count: int, floor: float, each: int = 1
-    ) -> dict[int, tuple[Picks, Float64s]]:
-        """Returns each class's choices with gains >= `floor` and their modular gains. A row counts `each` times."""
-
-        def work(k: int, span: slice, *stored: Floats) -> tuple[Picks, Float64s]:
-            images, texts = map(unit_rows, stored)
-            modular = clipcov.modular_gains(
-                images,
-                texts,
-                terms=self.step.terms,
-                label=None if self.vectors is None else self.vectors[k],
-                alpha=self.alpha,
-                others=(self.others[0][k], self.others[1][k]),
-                whole=(*self.sums[k], int(self.sizes[k])),
-            )
-            weight = each * self._weight(k)
-            picks = clipcov.greedy(images, texts, modular, weight=weight, count=count, floor=floor)
-            return picks, modular[picks.rows]
-
-        return dict(self._by_class(work, order, starts))
+    def _picks(self, count: int, floor: float, each: int = 1) -> list[_Choices]:
+        """Returns the choices of every class: see `_pick`."""
+        return list(self.dealt.scan(partial(_pick, self.step, count, floor, each), self.classes))
 
     def _floor(self, count: float, stride: int = _STRIDE) -> float:
         """Returns a lower bound on useful gains, so that each class can stop early. A wrong one costs only time.
@@ -355,14 +385,12 @@ class _Work:
         It is the last gain in a choice of about `count` pairs, estimated from one row in `stride`, whose floor is
         estimated from fewer.
         """
-        if self.order.size < stride * _LARGE or count > self.order.size // 2:
+        if len(self.dealt) < stride * _LARGE or count > len(self.dealt) // 2:
             return -math.inf
-        sample = [np.arange(a, b, stride) for a, b in zip(self.starts[:-1], self.starts[1:], strict=True)]
-        starts = np.cumsum([0, *map(len, sample)]).astype(np.int64)
         few = int(count / stride) + 1
         floor = self._floor(1.5 * count, stride * _STRIDE)
-        found = self._picks(self.order[np.concatenate(sample)], starts, few, floor, stride)
-        gains = np.concatenate([np.minimum.accumulate(picks.gains) for picks, _ in found.values()])
+        found = self._picks(few, floor, stride)
+        gains = np.concatenate([np.minimum.accumulate(each.picks.gains) for each in found])
         return float(np.sort(gains)[::-1][:few][-1]) if gains.size >= few else floor
 
     def _covariance(self, rows: Rows) -> Float64s:
@@ -377,33 +405,19 @@ class _Work:
             sums += images.sum(0, np.float64), texts.sum(0, np.float64)
         return clipcov.covariance(products, sums[0], sums[1], some.size)
 
-    def _double_greedy(self, kind: Rows, rows: Rows, modular: Float64s) -> tuple[Mask, dict[str, Any]]:
-        """Returns which choices stay, (m,) bool, and the facts; the arguments are each choice's class, row and gain."""
+    def _double_greedy(self, kind: Rows, rows: Rows, inside: Rows, modular: Float64s) -> tuple[Mask, dict[str, Any]]:
+        """Returns which choices stay, (m,) bool, and the facts; the arguments are of each choice: its class, row, place
+        in the class, and modular gain.
+        """
         in_classes = np.argsort(kind, kind="stable")
-        starts = np.searchsorted(kind[in_classes], np.arange(len(self.names) + 1)).astype(np.int64)
-
+        starts = np.searchsorted(kind[in_classes], np.arange(len(self.names) + 1)).tolist()
         # Each class decides alone, with its means fixed, so its vectors are read once.
-        def work(k: int, span: slice, *stored: Floats) -> Any:
-            images, texts = map(unit_rows, stored)
-            gains, weight = modular[in_classes[span]], self._weight(k)
-            chosen, stay = np.arange(len(gains)), np.ones(len(gains), bool)
-            if self.step.double_greedy:
-                stay = clipcov.double_greedy(images, texts, gains, weight=weight, chosen=chosen)
-            before, after = (
-                clipcov.objective(images, texts, gains, weight=weight, chosen=some) for some in (chosen, chosen[stay])
-            )
-            error = None
-            if count := int(np.count_nonzero(stay)):
-                part = images[stay].sum(0, np.float64) / count, texts[stay].sum(0, np.float64) / count
-                error = clipcov.centre_error((self.means[0, k], self.means[1, k]), part)
-            return span, stay, before, after, error
-
-        # The answers come in any order; each says which rows it is about.
-        stays = np.ones(len(rows), bool)
+        own = {k: in_classes[starts[k] : starts[k + 1]] for k in self.classes if starts[k] < starts[k + 1]}
+        given = {k: (self.classes[k], inside[some], modular[some]) for k, some in own.items()}
+        stays, errors = np.ones(len(rows), bool), []
         before = after = 0.0
-        errors = []
-        for _, (span, stay, was, now, error) in self._by_class(work, rows[in_classes], starts):
-            stays[in_classes[span]] = stay
+        for k, stay, was, now, error in self.dealt.scan(partial(_drop_again, self.step), given):
+            stays[own[k]] = stay
             before, after = before + was, after + now
             errors += [error] if error is not None else []
         if dropped := int(np.count_nonzero(~stays)):
@@ -413,7 +427,7 @@ class _Work:
                 len(rows),
             )
         # The whole pool and the subset, through one pass each: how far the cross-covariances are apart.
-        whole, part = map(self._covariance, (self.order, rows[in_classes][stays[in_classes]]))
+        whole, part = map(self._covariance, (self.sample, rows[in_classes][stays[in_classes]]))
         taken = np.bincount(kind[stays], minlength=len(self.names))
         largest_first = np.argsort(-self.sizes, kind="stable")[: np.count_nonzero(self.sizes)].tolist()
         return stays, {

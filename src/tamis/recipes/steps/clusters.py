@@ -21,10 +21,10 @@ from tamis.core.files.scratch import stored
 from tamis.core.ids import scramble
 from tamis.core.math.similarity import unit_rows
 from tamis.recipes.steps.best import Best, Ranked, by_row, by_uid
-from tamis.recipes.steps.outcome import Blockwise, IfMissing, ReadsPool, Rule, check_missing
+from tamis.recipes.steps.outcome import Blockwise, IfMissing, ReadsPool, Rule, check_missing, coded, rule_of
 from tamis.recipes.steps.steps import rows_of
 from tamis.runs import Run
-from tamis.runs.reasons import DropReason, Repeats, blocks
+from tamis.runs.reasons import Codes, Repeats, blocks
 from tamis.runs.table import Table
 
 log = logging.getLogger(__name__)
@@ -137,17 +137,18 @@ class ClusterStep(ReadsPool, Blockwise):
         there, what = self.usable(table), " and ".join(self._values((*self.scores, *self.vectors)))
         rows, candidates = (rows_of(some, "survivors") for some in (table.with_candidates(there), table))
         check_missing(self, candidates - rows, candidates, what)  # before the work, not after it
-        kept, cut, facts, repeats = lambda span: there[span], None, {}, None
+        chosen: Chosen = (there.__getitem__, None, {}, None)
         if rows:
             count = min(self.clusters or usual_count(rows), rows)
             clusters = assign(table, self.embedding, there, self.fit_centroids(table, there, count))
-            kept, cut, facts, repeats = self.choose(table, clusters)
-        reasons = [DropReason(text=self.reason), DropReason(text=f"no value for {what}")]
-        return Rule(
-            decide=lambda span, columns, candidates: np.where(there[span], ~kept(span), np.uint8(2)).astype(np.uint8),
-            reasons=reasons, lacking=what, cut=cut, facts=facts,
-            joined=None if repeats is None else lambda kept: {"repeats": repeats},
-        )  # fmt: skip
+            chosen = self.choose(table, clusters)
+        kept, cut, facts, repeats = chosen
+
+        def decide(span: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
+            return coded(kept(span), ~there[span])
+
+        joined = None if repeats is None else lambda kept: {"repeats": repeats}
+        return rule_of(self, [], decide, self.reason, cut, what=what, facts=facts, joined=joined)
 
     def usable(self, table: Table) -> Any:
         """Returns which candidates have what the step needs: (rows,) bool, array or `stored`."""
@@ -294,7 +295,7 @@ class ImageBased(ClusterStep):
 
     def choose(self, table: Table, clusters: Clusters) -> Chosen:
         holds, label = np.zeros(len(clusters.centroids) + 1, bool), clusters.label  # the last: rows without a cluster
-        sizes = sum(np.bincount(label[rows] + 1, minlength=holds.size) for rows in blocks(len(table)))
+        sizes = np.sum([np.bincount(label[rows] + 1, minlength=holds.size) for rows in blocks(len(table))], axis=0)
         warn_of_single_rows(
             sizes[1:], "image_based, clusters", "lower `clusters`, or what stays is little more than chance"
         )

@@ -100,7 +100,7 @@ class Density(_Thinned):
         def steps(rows: slice, sign: int) -> Rows:
             """Returns cosines as integers: in steps of 2^-29, above 0, so that sums are exact."""
             cosine = clusters.cosine[rows].astype(np.float64)
-            return np.round((sign * np.nan_to_num(cosine) + 2) * 2**29).astype(np.int64)
+            return np.asarray(np.round((sign * np.nan_to_num(cosine) + 2) * 2**29), np.int64)
 
         sizes, sums = np.zeros(count, np.int64), np.zeros(count)
         for rows in blocks(len(table)):
@@ -114,15 +114,15 @@ class Density(_Thinned):
             complexity *= 1 - near.mean(1, dtype=np.float64)
         with np.errstate(over="ignore"):  # of a tiny tau; exp(-inf) is 0, as it should be
             shares = np.exp((complexity - complexity.max()) / self.tau)
-        rows, quota = int(sizes.sum()), np.zeros(count, np.int64)
-        quota[held] = quotas(shares / shares.sum(), sizes[held], min(budget_of(self, table), rows), self.balance)
+        every, quota = int(sizes.sum()), np.zeros(count, np.int64)
+        quota[held] = quotas(shares / shares.sum(), sizes[held], min(budget_of(self, table), every), self.balance)
 
         def ranked(span: slice, columns: dict[str, Any], labels: Any) -> Ranked:
             keys = (2**31 - steps(span, sign)).astype(np.uint64) << np.uint64(33)
             return keys, labels.astype(np.int64), labels >= 0
 
         ties = (by_uid(table, self.seed), by_row)
-        best = Best(table.with_candidates(label), [], ranked, lambda _: quota, rows, ties, count)
+        best = Best(table.with_candidates(label), [], ranked, lambda _: quota, every, ties, count)
         ends = np.quantile(quota[held] / sizes[held], [0, 0.5, 1]).round(4).tolist()
         facts = {"clusters": held.size, "kept_share_of_clusters": ends}  # lowest, median, highest
         return lambda span: best.kept(span, *ranked(span, {}, label[span])), None, facts, None

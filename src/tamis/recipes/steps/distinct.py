@@ -20,10 +20,11 @@ from tamis.core.ids import scramble
 from tamis.core.math.copies import COLOUR, LIGHT, Thumbnails, are_copies, leaders
 from tamis.core.math.similarity import equal_before
 from tamis.core.processes import prefetch_items
-from tamis.recipes.steps.outcome import IfMissing, ReadsColumns, Selection, check_missing, verdict
-from tamis.recipes.steps.semdedup import groups, repeats
+from tamis.recipes.steps.outcome import Blockwise, IfMissing, ReadsColumns, Rule, check_missing, coded, rule_of
+from tamis.recipes.steps.semdedup import copies_in
 from tamis.recipes.steps.steps import clean_tag, rows_with_tag
 from tamis.runs.expression import parse
+from tamis.runs.reasons import Codes
 from tamis.runs.table import Table
 from tamis.runs.tags import TAGS
 
@@ -54,7 +55,7 @@ class Looked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Distinct(ReadsColumns):
+class Distinct(ReadsColumns, Blockwise):
     """Keeps one pair of each group whose images have hashes within a few bits, and agree as thumbnails.
 
     Rows are taken one by one, the best first; one is dropped if a kept one is a copy of it. Near hashes are not
@@ -115,15 +116,17 @@ class Distinct(ReadsColumns):
     def described(self) -> str:
         return f"one of each image ({self.hash} within {self.distance} bits)"
 
-    def select(self, table: Table) -> Selection:
+    def fit(self, table: Table) -> Rule:
         looked, keep = self.look(table), np.zeros(len(table), bool)
         order, heads = looked.order, self.heads(looked)
         keep[order[heads == np.arange(order.size)]] = True
-        facts = groups(table, order, heads) if order.size else {}
-        return verdict(
-            self, keep, looked.missing, table.candidates, "repeats another",
-            what=self._what, facts=facts, repeats=repeats(order, heads),
-        )  # fmt: skip
+        facts, repeats = copies_in(table, [(order, heads)])
+
+        def decide(span: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
+            return coded(keep[span], looked.missing[span])
+
+        joined = lambda kept: {"repeats": repeats}  # noqa: E731
+        return rule_of(self, [], decide, "repeats another", what=self._what, facts=facts, joined=joined)
 
     @property
     def _what(self) -> str:

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from tamis.core.arrays import Float64s, Floats, Rows
+from tamis.core.arrays import Float64s, Floats, Mask, Rows
 from tamis.core.errors import at_least_one
 from tamis.core.math.order import keep_top
 from tamis.core.math.similarity import unit_rows
 from tamis.recipes.steps.clusters import BLOCK, GATHER, has_embedding, order_by_uid, second_moments
-from tamis.recipes.steps.outcome import IfMissing, ReadsPool, Selection, check_missing, verdict
+from tamis.recipes.steps.outcome import Blockwise, IfMissing, ReadsPool, Rule, check_missing, coded, rule_of
 from tamis.recipes.steps.steps import Of, budget_of, check_budget
+from tamis.runs.reasons import Codes
 from tamis.runs.table import Table
 
 
 @dataclass(frozen=True, kw_only=True)
-class NormSimD(ReadsPool):
+class NormSimD(ReadsPool, Blockwise):
     """Keeps a share of rows in rounds: each drops those least like the rows that are left (NormSim-2-D, VAS-D).
 
     The likeness of a row f to them is f^T S f, where S is the sum of x x^T over their embeddings; in the first round,
@@ -60,9 +61,9 @@ class NormSimD(ReadsPool):
         budget = f"{self.n:,} rows" if self.fraction is None else f"{100 * self.fraction:g} % of the {self.of}"
         return f"{budget} that are most like each other by {self.embedding}"
 
-    def select(self, table: Table) -> Selection:
+    def fit(self, table: Table) -> Rule:
         self.check_columns(table)
-        candidates, there = table.candidates, has_embedding(table, self.embedding)
+        candidates, there = table.candidates, has_embedding(table, self.embedding)[:]
         missing = candidates & ~there
         check_missing(self, missing, candidates, self.embedding)
         rows = order_by_uid(table, np.flatnonzero(there))
@@ -73,11 +74,15 @@ class NormSimD(ReadsPool):
         else:
             moments = self._moments(table.with_candidates(None))
             keep[rows[most_alike(table.vectors(self.embedding, rows), moments, budget, self.rounds)]] = True
-        return verdict(self, keep, missing, candidates, "least like the rows that stay", what=self.embedding)
+
+        def decide(span: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
+            return coded(keep[span], missing[span])
+
+        return rule_of(self, [], decide, "least like the rows that stay", what=self.embedding)
 
     def _moments(self, pool: Table) -> Float64s:
         """Returns the sum of x x^T over the embeddings of every row."""
-        rows = order_by_uid(pool, np.flatnonzero(has_embedding(pool, self.embedding)))
+        rows = order_by_uid(pool, np.flatnonzero(has_embedding(pool, self.embedding)[:]))
         parts = np.array_split(rows, -(-rows.size // GATHER))
         blocks = [second_moments(unit_rows(pool.vectors(self.embedding, part))) for part in parts]
         return np.asarray(np.sum(blocks, axis=0))

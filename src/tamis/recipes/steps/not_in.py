@@ -14,15 +14,16 @@ from numpy.typing import NDArray
 
 from tamis.core.arrays import U64, Float32s, Mask, Rows, load_array
 from tamis.core.errors import RecipeError, check_words, first_line, read_text
+from tamis.core.files.scratch import stored
 from tamis.core.ids import format_uids
 from tamis.core.math.copies import COLOUR, LIGHT, NearTo, Thumbnails, are_copies
 from tamis.core.math.similarity import unit_rows
 from tamis.recipes.steps.clusters import BLOCK, check_widths, has_embedding, present, reference_vectors
 from tamis.recipes.steps.distinct import decode, decode_column
-from tamis.recipes.steps.outcome import IfMissing, Selection, check_kind, check_missing, verdict
+from tamis.recipes.steps.outcome import Blockwise, IfMissing, Rule, check_kind, coded, rule_of
 from tamis.runs import Run
-from tamis.runs.expression import parse
-from tamis.runs.table import Table
+from tamis.runs.reasons import Codes
+from tamis.runs.table import Table, as_numbers
 
 _HASHES = ("image_hash", "image_colours", "image_lightness")
 
@@ -45,7 +46,7 @@ class References:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NotIn:
+class NotIn(Blockwise):
     """Drops pairs whose image is a copy of a reference image, such as one of a test set or of another pool.
 
     An image is a copy by the rules of `distinct` (near hashes, and thumbnails that agree), or by the cosine of stored
@@ -111,29 +112,35 @@ class NotIn:
         for name in sorted(self.reads - {"width", "height"}):
             check_kind(self.name, table, name, "vector" if name in self._vectors else "word")
 
-    def select(self, table: Table) -> Selection:
+    def fit(self, table: Table) -> Rule:
         self.check_columns(table)
-        references, candidates = self.references(table), table.candidates
+        references, what = self.references(table), " and ".join(["image_hash"] * self.hashes + self._vectors)
         pairs, missing = self.find(table, references)
-        check_missing(self, missing, candidates, what := " and ".join(["image_hash"] * self.hashes + self._vectors))
-        keep = np.ones(len(table), bool)
         copies = pairs[pairs["copy"]]
-        keep[copies["row"]] = False
-        unsure = np.unique(pairs["row"][keep[pairs["row"]]]).size
-        found = np.unique(copies["reference"]).size
-        facts = {"references": len(references.names), "references_found": found, "borderline": unsure}
-        return verdict(self, keep, missing, candidates, f"copy of {Path(self.reference).name}", what=what, facts=facts)
+        rows = np.unique(copies["row"])
+        facts = {
+            "references": len(references.names),
+            "references_found": np.unique(copies["reference"]).size,
+            "borderline": np.setdiff1d(pairs["row"], rows).size,
+        }
 
-    def find(self, table: Table, references: References) -> tuple[NDArray[Any], Mask]:
-        """Returns the candidates' pairs with references, (n,) `PAIR`, and which candidates could not be compared."""
-        here = table.candidates
+        def decide(span: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
+            keep, (first, last) = np.ones(candidates.size, bool), np.searchsorted(rows, [span.start, span.stop])
+            keep[rows[first:last] - span.start] = False
+            return coded(keep, missing[span])
+
+        return rule_of(self, [], decide, f"copy of {Path(self.reference).name}", what=what, facts=facts)
+
+    def find(self, table: Table, references: References) -> tuple[NDArray[Any], Any]:
+        """Returns the candidates' pairs with references, (n,) `PAIR`, and which candidates could not be compared, an
+        array or `stored`.
+        """
         near = None if references.hashes is None else NearTo(references.hashes, self.distance)
         by_hash, by_vector = references.hashes is not None, references.vectors is not None
         names = [*(_HASHES if by_hash else ()), *(("width", "height") if by_hash else ()), *self._vectors * by_vector]
         names += ["caption"] if self.caption == "same" else []
 
-        def work(span: slice, columns: dict[str, Any]) -> tuple[NDArray[Any], Mask]:
-            among = here[span]
+        def work(span: slice, columns: dict[str, Any], among: Mask) -> tuple[slice, NDArray[Any], Mask]:
             lacks, found = np.zeros(among.size, bool), [np.empty(0, PAIR)]
             if near is not None:
                 lacks |= decode(columns["image_hash"], "image_hash")[1]
@@ -152,11 +159,13 @@ class NotIn:
                     ]
                 ]
             pairs["row"] += span.start
-            return pairs, lacks & among
+            return span, pairs, lacks & among
 
-        parts = list(table.map(names, work))
-        pairs = np.concatenate([np.empty(0, PAIR), *(pairs for pairs, _ in parts)])
-        return pairs, np.concatenate([np.zeros(0, bool), *(lacks for _, lacks in parts)])
+        missing, parts = stored(len(table), bool), [np.empty(0, PAIR)]
+        for span, pairs, lacks in table.scan(names, work):
+            missing[span] = lacks
+            parts.append(pairs)
+        return np.concatenate(parts), missing
 
     def _by_hash(
         self, columns: dict[str, Any], rows: Rows, references: References, index: NearTo
@@ -243,7 +252,7 @@ class NotIn:
         if self.embedding:
             models = pool.about(self.embedding).get("models") if pool is not None else None
             next(reference_vectors(self.reference, self.embedding, models, of=self.name))  # checks the models
-            there |= has_embedding(table, self.embedding)
+            there |= has_embedding(table, self.embedding)[:]
         rows = np.flatnonzero(there)  # the others cannot be compared
         if not rows.size:
             raise RecipeError(f"not_in: {self.reference} holds no references")
@@ -259,7 +268,7 @@ class NotIn:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HashMatch:
+class HashMatch(Blockwise):
     """Drops pairs whose image is on a list of the derived signal `hash_match`; the lists are its settings.
 
     Make it the first step, so that later ones never choose such an image over its copies.
@@ -275,11 +284,12 @@ class HashMatch:
     def __post_init__(self) -> None:
         check_words(self)
 
-    def select(self, table: Table) -> Selection:
-        values = parse("on_list").values(table)
-        candidates = table.candidates
-        missing = candidates & np.isnan(values)
-        return verdict(self, values == 0, missing, candidates, "on a list of hashes", what="on_list")
+    def fit(self, table: Table) -> Rule:
+        def decide(span: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
+            listed = as_numbers(columns["on_list"])
+            return coded(listed == 0, np.isnan(listed))
+
+        return rule_of(self, ["on_list"], decide, "on a list of hashes", what="on_list")
 
 
 _PARTS = ("light", "colours", "side")

@@ -356,6 +356,38 @@ class Rule:
     joined: Callable[[Mask], Mapping[str, Any]] | None = None
 
 
+def coded(keep: Mask, missing: Mask | None = None) -> Codes:
+    """Returns 0 for rows that stay, 1 for rows that fall, and 2 for those without a value."""
+    codes = (~keep).view(np.uint8)
+    if missing is not None:
+        codes[missing] = 2
+    return codes
+
+
+def rule_of(
+    step: Any,
+    columns: Sequence[str],
+    decide: Callable[[slice, dict[str, Any], Mask], Codes],
+    reason: str,
+    cut: float | None = None,
+    *,
+    what: str = "",
+    score: str | None = None,
+    ends: Ends = (None, None),
+    can_lack: bool = True,
+    **more: Any,
+) -> Rule:
+    """Returns the rule of a step whose codes are `coded`. Arguments as in `verdict`, and of `Rule`."""
+    reasons, what = [DropReason(text=reason, score=score)], what or getattr(step, "score", "")
+    if can_lack:
+        reasons.append(DropReason(text=f"no value for {what}", score=score))
+    cuts = [Cut(step=describe(step), score=score, low=ends[0], high=ends[1], code=1, dropped=-1)] if score else []
+    return Rule(
+        columns=columns, decide=decide, reasons=reasons, lacking=what if can_lack else None,
+        cuts=cuts if ends != (None, None) else [], cut=cut, **more,
+    )  # fmt: skip
+
+
 class Blockwise(ABC):
     """Base class of the steps that decide block by block, so that a pool's columns need not fit into memory."""
 

@@ -119,11 +119,11 @@ class SemDeDup(ClusterStep):
                 below[:] += (some["key"][:, None] >= limits).sum(0)
                 yield some["row"], representatives(some["before"].astype(np.int64), stay)
 
-        facts, repeats = copies_in(table, copies())
+        facts, pairs = copies_in(table, copies())
         names = [np.format_float_positional(epsilon, trim="-") for epsilon in epsilons]
         shares = dict(zip(names, (below / len(dealt)).tolist(), strict=True))
         facts = {"clusters": count, "kept_share_by_epsilon": shares, **facts}
-        return rows_at(table, found, stays).__getitem__, cut, facts, repeats
+        return rows_at(table, found, stays).__getitem__, cut, facts, pairs
 
     def _order(self, unit: NDArray[np.float32], centroid: NDArray[np.float32]) -> Rows:
         """Returns the order in which to go through a cluster's unit rows, which come by scrambled uid."""
@@ -139,6 +139,13 @@ def _key(cosine: Any) -> U64:
     return ordered_bits(-np.asarray(cosine, np.float32).astype(np.float64))
 
 
+def repeats(rows: Rows, heads: Rows) -> Repeats:
+    """Returns the rows that are not their own representatives, ascending, and these. Arguments as in `copies_in`."""
+    copies = np.flatnonzero(heads != np.arange(rows.size))
+    copies = copies[np.argsort(rows[copies])]
+    return rows[copies], rows[heads[copies]]
+
+
 def copies_in(table: Table, parts: Iterable[tuple[Rows, Rows]]) -> tuple[dict[str, Any], Repeats]:
     """Returns facts about groups of copies, and the rows that are not their own representatives, with these.
 
@@ -148,8 +155,7 @@ def copies_in(table: Table, parts: Iterable[tuple[Rows, Rows]]) -> tuple[dict[st
         table: the pool's rows.
         parts: row numbers (n,), and the index in them of each row's representative (n,). No group is in two parts.
     """
-    count, first, largest, pairs = 0, 0, list[tuple[int, int, Rows]](), np.zeros((2, 0), np.int64)
-    found = [pairs]
+    count, first, largest, found = 0, 0, list[tuple[int, int, Rows]](), [np.zeros((2, 0), np.int64)]
     for rows, heads in parts:
         sizes = np.bincount(heads, minlength=rows.size)
         several = np.flatnonzero(sizes > 1)
@@ -159,8 +165,7 @@ def copies_in(table: Table, parts: Iterable[tuple[Rows, Rows]]) -> tuple[dict[st
             members = np.concatenate([[head], members[members != head][:5]])
             largest.append((-int(sizes[head]), first + head, rows[members]))
         largest = sorted(largest, key=lambda each: each[:2])[:_EXAMPLES]
-        copies = np.flatnonzero(heads != np.arange(rows.size))
-        found.append(np.stack([rows[copies], rows[heads[copies]]]))
+        found.append(np.stack(repeats(rows, heads)))
         first += rows.size
     examples = []
     for size, _, rows in largest:

@@ -33,12 +33,14 @@ from tamis.recipes.steps.outcome import (
     Unscored,
     check_kind,
     check_missing,
+    coded,
     describe,
     only_score,
+    rule_of,
     run_steps,
 )
 from tamis.runs.expression import parse
-from tamis.runs.reasons import Codes, Cut, DropReason
+from tamis.runs.reasons import Codes, DropReason
 from tamis.runs.subset import join_rows
 from tamis.runs.table import Table, as_numbers
 from tamis.runs.tags import BAD, GOOD, SEPARATOR, TAGS, tags_in
@@ -75,37 +77,6 @@ def budget_of(step: Any, table: Table) -> int:
     return int(n) if n is not None else round_half_up(step.fraction, rows_of(table, step.of))
 
 
-def _codes(keep: Mask, missing: Mask | None = None) -> Codes:
-    """Returns 0 for rows that stay, 1 for rows that fall, and 2 for those without a value."""
-    codes = (~keep).view(np.uint8)
-    if missing is not None:
-        codes[missing] = 2
-    return codes
-
-
-def _rule(
-    step: Any,
-    columns: Sequence[str],
-    decide: Callable[[slice, dict[str, Any], Mask], Codes],
-    reason: str,
-    cut: float | None = None,
-    *,
-    what: str = "",
-    score: str | None = None,
-    ends: Ends = (None, None),
-    can_lack: bool = True,
-) -> Rule:
-    """Returns the rule of a step whose codes are `_coded`. Arguments as in `outcome.verdict`."""
-    reasons, what = [DropReason(text=reason, score=score)], what or getattr(step, "score", "")
-    if can_lack:
-        reasons.append(DropReason(text=f"no value for {what}", score=score))
-    cuts = [Cut(step=describe(step), score=score, low=ends[0], high=ends[1], code=1, dropped=-1)] if score else []
-    return Rule(
-        columns=columns, decide=decide, reasons=reasons, lacking=what if can_lack else None,
-        cuts=cuts if ends != (None, None) else [], cut=cut,
-    )  # fmt: skip
-
-
 def groups_of(table: Table, column: str) -> tuple[list[Any], Rows, Callable[[Any], Rows]]:
     """Returns the values of a column, how many rows have each, and a function.
 
@@ -137,7 +108,7 @@ def groups_of(table: Table, column: str) -> tuple[list[Any], Rows, Callable[[Any
     return list(sizes), np.array([*sizes.values()], np.int64), codes_of
 
 
-def group_codes(table: Table, column: str) -> tuple[Rows, list[Any]]:
+def groupcoded(table: Table, column: str) -> tuple[Rows, list[Any]]:
     """Returns the number of each row's group, (rows,), -1 if it has no value, and the value of each group."""
     names, _, codes_of = groups_of(table, column)
     codes = np.empty(len(table), np.int64)
@@ -189,10 +160,10 @@ class _Threshold(ReadsColumns, Blockwise):
             score = values(columns, candidates.size) if column is None else as_numbers(columns[column])
             low, high = (None if end is None else score.dtype.type(end) for end in ends)
             keep: Any = True if low is None else score >= low
-            return _codes(keep if high is None else keep & (score <= high), np.isnan(score))
+            return coded(keep if high is None else keep & (score <= high), np.isnan(score))
 
         reason, value = self.reason.format(**vars(self)), getattr(self, "value", None)
-        return _rule(self, sorted(expression.columns), decide, reason, value, score=self.score, ends=ends)
+        return rule_of(self, sorted(expression.columns), decide, reason, value, score=self.score, ends=ends)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -334,10 +305,10 @@ class _Top(ReadsColumns, Blockwise):
             if known is not None:
                 return known[span]
             score, _, keep = remaining(span, columns, candidates)
-            return _codes(keep, np.isnan(score))
+            return coded(keep, np.isnan(score))
 
         read = sorted(self.reads) if known is None else []
-        return _rule(self, read, decide, reason, cut, what=what, score=self.score, ends=(cut, None))
+        return rule_of(self, read, decide, reason, cut, what=what, score=self.score, ends=(cut, None))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -456,13 +427,13 @@ class Equals(ReadsColumns, Blockwise):
                 words = column if column.type == pa.string() else column.cast(pa.string())
                 values = pa.array(map(str, self._wanted), pa.string())
                 keep = pc.is_in(words, value_set=values).to_numpy(zero_copy_only=False)
-                return _codes(keep, pc.is_null(words).to_numpy(zero_copy_only=False))
+                return coded(keep, pc.is_null(words).to_numpy(zero_copy_only=False))
             column = as_numbers(columns[self.score])
             with np.errstate(over="ignore"):  # a value beyond float32's range is infinite
-                return _codes(np.isin(column, np.asarray(self._wanted, column.dtype)), np.isnan(column))
+                return coded(np.isin(column, np.asarray(self._wanted, column.dtype)), np.isnan(column))
 
         reason = "not readable" if self._is_readable else f"{self.score} is not {self._listed}"
-        return _rule(self, [self.score], decide, reason, score=None if is_word else self.score)
+        return rule_of(self, [self.score], decide, reason, score=None if is_word else self.score)
 
 
 #: Maximum characters of a tag; invisible characters within words of Persian and within emoji.
@@ -517,12 +488,12 @@ class Tagged(Blockwise):
         def decide(span: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
             return lacks[codes_of(columns[TAGS])].view(np.uint8)
 
-        return _rule(self, [TAGS], decide, f"not {self.described}", can_lack=False)
+        return rule_of(self, [TAGS], decide, f"not {self.described}", can_lack=False)
 
 
 def rows_with_tag(table: Table, tag: str) -> Mask:
     """Returns the rows that have a tag: (rows,) bool."""
-    rows, sets = group_codes(table, TAGS)
+    rows, sets = groupcoded(table, TAGS)
     return np.array([*(clean_tag(tag) in tags_in(str(text)) for text in sets), False])[rows]
 
 
@@ -568,9 +539,9 @@ class RandomFraction(Blockwise):
         best = Best(table, [], rank, lambda _: n, rows, (by_row,))
 
         def decide(span: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
-            return _codes(best.kept(span, *rank(span, columns, candidates)))
+            return coded(best.kept(span, *rank(span, columns, candidates)))
 
-        return _rule(self, [], decide, "not drawn", can_lack=False)
+        return rule_of(self, [], decide, "not drawn", can_lack=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -667,7 +638,7 @@ class AnyOf(_Combined):
 
     def _combine(self, parts: Sequence[Outcome]) -> Rule:
         def decide(span: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
-            return _codes(np.logical_or.reduce([part.keep[span] for part in parts]))
+            return coded(np.logical_or.reduce([part.keep[span] for part in parts]))
 
         score = only_score(reason for part in parts for reason in part.reasons)
         reason = DropReason(text=f"in none of {', '.join(self._names)}", score=score)

@@ -66,7 +66,7 @@ def map_embeddings(
     for name in names:
         check_kind("map", table, name, "vector")
     folders = [opened.locate(name)[0] for name in names]
-    there = np.logical_and.reduce([has_embedding(table, folder) for folder in folders])
+    there = np.logical_and.reduce([has_embedding(table, folder)[:] for folder in folders])
     if not there.any():
         raise RecipeError(f"no row of {opened.path} has {' and '.join(names)}: there is nothing to lay out")
     about = f"position on the map of {' and '.join(names)}"
