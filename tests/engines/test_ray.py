@@ -23,7 +23,7 @@ import tamis
 from tamis.core.errors import DependencyError, SignalError, install
 from tamis.engines import ray as engine_of_ray
 from tamis.engines.ray import Ray
-from tamis.runs import Run
+from tamis.runs import Run, regroup
 from tamis.runs.subset import Subset
 
 #: Ray leaves connections open when a program takes its leave.
@@ -80,6 +80,7 @@ def test_actors_score_within_a_subset(cluster: str, tmp_path: Path) -> None:
     assert parts_of(run.path) == parts_of(whole.path)
 
 
+CAPTIONS = {"score": "a", "other": "b", "text": "word"}
 RECIPES: list[list[Any]] = [
     [{"at_least": {"score": "a", "value": 0.2}}, {"top_fraction": {"score": "minmax(a) + zscore(b)", "fraction": 0.3}}],
     [{"equals": {"score": "word", "value": ["en", "de"], "missing": "drop"}}, {"random_fraction": {"fraction": 0.5}}],
@@ -88,16 +89,29 @@ RECIPES: list[list[Any]] = [
         {"balance": {"entries": "word", "t": 50, "missing": "drop"}},
         {"balance": {"entries": "word", "tail": 0.9, "per": "word"}},
     ],
+    [{"semdedup": {"epsilon": 0.3, "clusters": 9, "missing": "drop"}}],
+    [{"semdedup": {"fraction": 0.5, "clusters": 9, "missing": "drop"}}, {"density": {"fraction": 0.5, "clusters": 5}}],
+    [{"d2": {"score": "a", "fraction": 0.5, "k": 3, "clusters": 9, "missing": "drop"}}],
+    [{"clipcov": {"fraction": 0.5, "per": "word", "terms": ["cov", "class_reg", "inter"], "missing": "drop"}}],
+    [{"norm_sim_d": {"fraction": 0.5, "rounds": 3, "missing": "drop"}}, {"sample": {"score": "a", "fraction": 1.5}}],
+    [{"distinct": {"hash": "hash", "colours": None, "lightness": None}}, {"choose_caption": CAPTIONS}],
     [{"all_of": [[{"top_fraction": {"score": "tied", "fraction": 0.5}}], [{"at_most": {"score": "a", "value": 0.8}}]]}],
 ]
 
 
 @pytest.mark.parametrize("steps", RECIPES)
-def test_actors_select_the_rows_that_threads_select(cluster: str, steps: list[Any], tmp_path: Path) -> None:
+def test_actors_select_the_rows_that_threads_select(
+    cluster: str, steps: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rng = np.random.default_rng(0)
     columns: dict[str, Any] = {"a": rng.random(900), "b": rng.random(900), "tied": rng.integers(0, 3, 900)}
     columns["word"] = [[None, "en", "de", "fr"][n] for n in rng.integers(0, 4, 900)]
-    run = write_run(tmp_path / "run", columns, shards=7)
+    columns["hash"] = [f"{n:016x}" for n in rng.integers(0, 2**12, 900)]
+    images, texts = (rng.normal(size=(900, 8)) + 3 * np.eye(8)[rng.integers(0, 8, 900)] for _ in range(2))
+    images[5::90] = np.nan
+    embeddings = {"image_embedding": images, "text_embedding": texts}
+    run = write_run(tmp_path / "run", columns, shards=7, embeddings=embeddings)
+    monkeypatch.setattr(regroup, "_BUCKET", 5_000)
     here = tamis.select(run, {"select": steps})
     there = tamis.select(run, {"select": steps}, engine=Ray(cluster, workers=2))
     assert (there.funnel, there.kept) == (here.funnel, here.kept)

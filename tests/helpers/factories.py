@@ -18,7 +18,7 @@ from tamis.core.ids import content_uid
 from tamis.core.types import Column, Device, Member, Node, Sample
 from tamis.pools import PoolSpec, open_pool
 from tamis.runs import Run, manifest
-from tamis.runs.parts import read_columns, uids_of, write_scores
+from tamis.runs.parts import read_columns, uids_of, write_rows, write_scores
 from tamis.runs.writers import IndexWriter
 from tamis.signals.graph import execute
 
@@ -128,10 +128,11 @@ def write_run(
     *,
     shards: int = 3,
     uids: Sequence[tuple[int, int]] | None = None,
+    embeddings: Mapping[str, Any] | None = None,
 ) -> Run:
     """Writes a run folder without scoring anything: rows with the given columns, cut into shards.
 
-    Lists of words become word columns, everything else numbers with NaN for null.
+    Lists of words become word columns, everything else numbers with NaN for null. `embeddings` are (rows, d), by name.
     """
     rows = len(next(iter(columns.values())))
     pool_folder = folder.parent / f"{folder.name}-pool"
@@ -157,6 +158,11 @@ def write_run(
                 values[name] = np.asarray(values[name], np.float32)  # type: ignore[assignment]
         none = [None] * (stop - start)
         write_scores(folder / scores / f"{number:05d}.parquet", spec, values, none, uids=uids_in(part))
+        for name, vectors in (embeddings or {}).items():
+            store = folder / "embeddings" / f"{name}-0000000000000000"
+            write_rows(store / f"{number:05d}.npy", [vectors[start:stop]], uids=uids_in(part))
+    for name in embeddings or {}:
+        manifest.describe(folder, {f"embeddings/{name}-0000000000000000": {"name": name}})
     return Run(folder)
 
 

@@ -24,7 +24,7 @@ from tamis.runs.table import BlockReader, Table
 T = TypeVar("T")
 
 #: Bytes of the groups that are read together; a larger group is read alone.
-_BUCKET = 1 << 28
+_BUCKET = 1 << 27
 
 #: Groups worked on at once.
 _THREADS = min(4, cores())
@@ -90,7 +90,7 @@ def regroup(
         seed: of the order in a group.
         score: columns, and what gives the field `score` from them and a number of rows.
 
-    Cost: reads the vectors once, and writes and sorts them by buckets of whole groups, 256 MiB or a group. Scratch: 28
+    Cost: reads the vectors once, and writes and sorts them by buckets of whole groups, 128 MiB or a group. Scratch: 28
         bytes per row and its vectors, in a temporary file (on a cluster: in its object store).
     """
     counts = np.zeros(groups, np.int64)
@@ -150,7 +150,7 @@ def regroup(
 
 def _sorted(seed: int, parts: Sequence[Records]) -> Records:
     """Returns the records of a bucket by group, scrambled uid, uid and row."""
-    records = np.concatenate(parts)
+    records = parts[0] if len(parts) == 1 else np.concatenate(parts)
     tie = scramble(records["high"], records["low"], seed)
     order = np.argsort(tie)
     order = order[np.argsort(records["group"][order], kind="stable")]
