@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import re
+import signal
 import sys
 import threading
 import time
@@ -116,6 +117,40 @@ def test_actors_select_the_rows_that_threads_select(
     there = tamis.select(run, {"select": steps}, engine=Ray(cluster, workers=2))
     assert (there.funnel, there.kept) == (here.funnel, here.kept)
     np.testing.assert_array_equal(there.keep, here.keep)
+
+
+def test_workers_that_are_killed_while_they_deal_rows_or_work_on_groups_change_nothing(
+    cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    vectors = {"image_embedding": rng.normal(size=(900, 8))}
+    run = write_run(tmp_path / "run", {"a": rng.random(900)}, shards=7, embeddings=vectors)
+    label = rng.integers(-1, 9, 900).astype(np.int32)
+    monkeypatch.setattr(regroup, "_BUCKET", 5_000)
+    monkeypatch.setattr(engine_of_ray, "_ROWS_AT_ONCE", 200)
+
+    def die_once(name: str) -> None:
+        if not (tmp_path / name).exists():
+            (tmp_path / name).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def found(killed: bool) -> list[Any]:
+        def score(columns: Any, rows: int) -> Any:
+            _ = die_once(f"dealt-{columns['a'][0]}") if killed else None
+            return columns["a"].astype(float)
+
+        def work(group: int, places: slice, rows: Any, given: Any) -> Any:
+            _ = die_once(f"group-{group}") if killed and group % 3 == 0 else None
+            return group, places, rows.tobytes()
+
+        dealt = regroup.regroup(table, ["image_embedding"], label, 9, score=(["a"], score))
+        return list(dealt.scan(work))
+
+    table = run.table()
+    expected = found(False)
+    with Ray(cluster, workers=2).cluster_reader() as table.run_on_cluster:
+        assert found(True) == expected
+    assert [len(list(tmp_path.glob(f"{what}-*"))) for what in ("dealt", "group")] == [7, 3]
 
 
 def test_the_command_says_of_a_cluster_what_it_says_of_threads(cluster: str, tamis: Tamis, tmp_path: Path) -> None:
