@@ -43,7 +43,7 @@ demo: setup
 	$(BIN)/python demo.py
 
 bench: setup
-	set -e; for name in select export score tmars sieve icc papers clipcov copies explorer look; do \
+	set -e; for name in select steps export score tmars sieve icc papers clipcov copies explorer look; do \
 	  echo "== $$name"; $(BIN)/python -m benchmarks.$$name --quick; done
 
 # docs/cli.md, from what the commands declare; a test fails where the two differ.

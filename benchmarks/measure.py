@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -49,24 +49,46 @@ class Spent:
 def spend(work: Callable[[], Any]) -> Spent:
     """Runs the work in this process and measures it. The peak is that of the process so far, plus its largest child."""
     gc.collect()
-    start, before = time.perf_counter(), sum(os.times()[:4])
+    start, before = time.perf_counter(), _cpu_seconds()
     result = work()
-    seconds, cpu = time.perf_counter() - start, sum(os.times()[:4]) - before
-    peaks = (resource.getrusage(who).ru_maxrss * 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return Spent(seconds, cpu, sum(peaks), result)
+    seconds, cpu = time.perf_counter() - start, _cpu_seconds() - before
+    children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    return Spent(seconds, cpu, _peak_bytes() + children, result)
 
 
-def child(function: Callable[..., Any], *arguments: Any) -> Spent:
+def _cpu_seconds() -> float:
+    # Not os.times, which counts in hundredths.
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def _peak_bytes() -> int:
+    # Not getrusage, whose peak of a new process begins with that of the process which started it.
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+
+
+def child(function: Callable[..., Any], *arguments: Any, tree: Path | None = None, limit: float | None = None) -> Spent:
     """Calls a function of a benchmark in a new process. Imports are not measured.
 
     Arguments and result travel as JSON, paths as text. A function that returns `Spent` has measured itself.
+
+    Args:
+        tree: another checkout, whose `src` is measured in place of this one's.
+        limit: seconds after which the process is killed.
     """
     main = sys.modules["__main__"].__spec__
     module = main.name if function.__module__ == "__main__" and main else function.__module__
     call = json.dumps([module, function.__name__, *arguments], default=str)
     # Not `-m`, which would load this module twice, with two classes `Spent`.
     command = [sys.executable, "-c", "from benchmarks.measure import answer; answer()", call]
-    done = subprocess.run(command, capture_output=True, text=True)
+    environment = os.environ | ({} if tree is None else {"PYTHONPATH": str(tree.resolve() / "src")})
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=limit)
+    except subprocess.TimeoutExpired as error:
+        raise SystemExit(f"the measured process was stopped after {limit:,.0f} s") from error
+    if done.returncode < 0:
+        raise SystemExit(f"the measured process was killed by signal {-done.returncode}")
     if done.returncode:
         raise SystemExit(f"the measured process failed:\n{done.stderr[-3000:]}")
     return Spent(**json.loads(done.stdout.strip().splitlines()[-1]))
@@ -109,7 +131,7 @@ def alone(name: str, spent: Spent, *, target: str = "-", **settings: Any) -> Cas
     return Case(name, "seconds", spent.seconds, target=target, settings=settings)
 
 
-def benchmark(about: str | None, parts: Mapping[str, Callable[[Path, Any], list[Case]]], **settings: Any) -> None:
+def benchmark(about: str | None, parts: Mapping[str, Callable[[Path, Any], Iterable[Case]]], **settings: Any) -> None:
     """Runs the parts that the command line asks for, each with a folder and the options, and prints their cases.
 
     Args:

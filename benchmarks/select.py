@@ -1,4 +1,4 @@
-"""Choosing from 12.8 million rows: a fusion beside DataComp's way, and single steps by name.
+"""Choosing from 12.8 million rows: a fusion beside DataComp's way. `benchmarks.steps` has the single steps.
 
 `fusion`: rows whose third score is at least a threshold, of these the top 20 % of the pool by the min-max fusion of the
 first two, uids written sorted. DataComp's way (`baselines.py`) reads every Parquet file twice with pandas, in as many
@@ -6,12 +6,6 @@ processes as there are cores, sorts all scores, and keeps `>=` the value at the 
 it. It gets the same rows in DataComp's layout (uid as hex text, scores beside it), and must choose the same.
 
 `large`: ten times as many rows.
-
-`steps`: steps and derived signals that read embeddings or whole columns (`--steps NAME,NAME`, by default all of
-`STEPS`), on `--rows` rows with embeddings of `--width` numbers and on a tenth of them. Growth is in CPU seconds. The
-peak counts pages of embeddings that are mapped into memory, which the system can take back. `clip_loss` and
-`norm_sim_d` run at settings that take hours less than the published ones, `not_in` and `norm_sim` with 2,000
-references. Images stand for captions too. `--folder` keeps the data (15 GB at 512 numbers) for another call.
 """
 
 from __future__ import annotations
@@ -24,18 +18,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import tamis
 from benchmarks.measure import Case, alone, benchmark, child, in_turn, versus
 from benchmarks.runs import Array, RunWriter, written
-from tamis.core.math.similarity import unit_rows
 from tamis.core.processes import die_with_parent
 from tamis.core.types import Column
-from tamis.recipes.derived import DERIVED
-from tamis.recipes.steps import SELECTORS, run_steps
-from tamis.runs import open_run
 
 PART = 1_000_000
 COLUMNS = ("first", "second", "third")
@@ -139,86 +128,5 @@ def large(root: Path, given: Any) -> list[Case]:
     return [alone("the same, ten times as many rows", child(ours, root / f"run-{rows}", root / "large.npy"), rows=rows)]
 
 
-# ---- single steps
-
-CENTRES = REFERENCES = 2_000
-EMBEDDING = "image_embedding"
-STEP_COLUMNS = (
-    *(Column(name, "", "high") for name in ("clip", "generated_clip", "on_list")),
-    *(Column(name, "", "neither", kind="word") for name in ("entries", "generated_caption", "top_language")),
-)
-
-#: Settings by the name of the step or derived signal; FOLDER is where references and concepts are.
-STEPS: dict[str, dict[str, Any]] = {
-    "clip_loss": {"text": EMBEDDING, "batch": 1024, "repeats": 1},
-    "norm_sim": {"targets": "FOLDER/references.npy", "norm": 2},
-    "mix": {"terms": {"clip": 0.6, "generated_clip": 0.4}},
-    "vote": {"scores": ["clip", "generated_clip"]},
-    "concept_weight": {"concepts": "FOLDER/concepts.npy"},
-    "sample": {"score": "clip", "fraction": 1.0},
-    "balance": {"tail": 0.2},
-    "density": {"fraction": 0.277, "clusters": 100},
-    "d2": {"score": "clip", "fraction": 0.3},
-    "norm_sim_d": {"fraction": 0.2, "rounds": 5},
-    "choose_caption": {},
-    "not_in": {"reference": "FOLDER/references.npy", "embedding": EMBEDDING, "hashes": False},
-    "hash_match": {"missing": "drop"},
-}
-
-
-def write_pool(folder: Path, rows: int, width: int) -> None:
-    """Writes a run of embeddings around centres, with scores and words."""
-    if written(folder):
-        return
-    rng = np.random.default_rng(1)
-    centres = unit_rows(rng.normal(size=(CENTRES, width)))
-    run = RunWriter(folder, columns=STEP_COLUMNS)
-    for start in range(0, rows, PART // 10):
-        count = min(PART // 10, rows - start)
-        kinds = (CENTRES * rng.random(count) ** 2).astype(np.int64)  # some clusters are much larger
-        noise = rng.standard_normal((count, width), np.float32) * np.float32(0.9 / np.sqrt(width))
-        # Three entries of each caption, few of which are frequent.
-        entries = (20_000 * rng.random((3, count)) ** 4).astype(np.int64) + np.arange(0, 60_000, 20_000)[:, None]
-        words = pc.binary_join_element_wise(*(pa.array(each).cast(pa.string()) for each in entries), "\t")
-        values: dict[str, Any] = {
-            "clip": rng.normal(0.25, 0.05, count),
-            "generated_clip": rng.normal(0.28, 0.03, count),
-            "on_list": (rng.random(count) < 0.001).astype(float),
-            "entries": words.to_pylist(),
-            "generated_caption": ["a picture"] * count,
-            "top_language": rng.choice(["en", "de", "fr"], count).tolist(),
-        }
-        uids = rng.integers(0, 2**64, (count, 2), dtype=np.uint64)
-        run.add(uids, values, {EMBEDDING: unit_rows(centres[kinds] + noise)})
-    near = centres[rng.integers(0, CENTRES, REFERENCES)] + rng.normal(0, 0.9 / np.sqrt(width), (REFERENCES, width))
-    np.save(folder / "references.npy", unit_rows(near))
-    np.save(folder / "concepts.npy", centres)
-    run.close()
-
-
-def step(folder: str, name: str) -> str:
-    """Computes one derived signal, or applies one step to all rows."""
-    table, settings = open_run(folder).table(), {}
-    for key, value in STEPS[name].items():
-        settings[key] = value.replace("FOLDER", folder) if isinstance(value, str) else value
-        settings[key] = tuple(value) if isinstance(value, list) else settings[key]
-    if name in SELECTORS:  # first, as hash_match is both
-        return f"{run_steps(table, [SELECTORS.named(name)(**settings)]).funnel[0]['kept']:,} kept"
-    return f"{len(DERIVED.named(name)(**settings).compute(table, lambda _, make: make()))} columns"
-
-
-def steps(root: Path, given: Any) -> list[Case]:
-    rows = given.rows // 100 if given.quick else given.rows
-    sizes = (rows // 10, rows)
-    for size in sizes:
-        write_pool(root / f"{size}-{given.width}", size, given.width)
-    cases = []
-    for name in given.steps.split(",") if given.steps else STEPS:
-        tenth, whole = (child(step, root / f"{size}-{given.width}", name) for size in sizes)
-        growth = round(whole.cpu_seconds / tenth.cpu_seconds, 1)
-        cases.append(alone(name, whole, rows=rows, result=whole.result, growth_from_a_tenth=growth))
-    return cases
-
-
 if __name__ == "__main__":
-    benchmark(__doc__, {"fusion": fusion, "large": large, "steps": steps}, rows=12_800_000, width=512, steps=None)
+    benchmark(__doc__, {"fusion": fusion, "large": large}, rows=12_800_000)
