@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +12,7 @@ from typer import Argument, Option
 
 from tamis.cli import options
 from tamis.cli.printing import follow_the_work, offer, partly, print_funnel, print_json, print_table, say
-from tamis.core.errors import RecipeError, StopError
+from tamis.core.errors import RecipeError, StopError, duration
 
 #: Format of an export without `--to`, by the ending of its path.
 _BY_ENDING = {".npy": "npy", ".parquet": "parquet", ".txt": "keys", "": "webdataset"}
@@ -40,6 +41,10 @@ def select(
     partial: options.Partial = False,
     engine: Annotated[str, Option(help="What reads the scores: local (threads) or ray.")] = "local",
     address: options.Address = None,
+    scratch: Annotated[
+        Path | None, Option(help="Folder for temporary files. Default: TMPDIR, or the system's.")
+    ] = None,
+    dry_run: Annotated[bool, Option("--dry-run", help="Print what each step needs, and stop.")] = False,
     overwrite: options.Overwrite = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -50,6 +55,9 @@ def select(
     import tamis
     from tamis.runs.subset import check_place
 
+    if dry_run:
+        print_needs(run, recipe, settings or [], partial=partial, as_json=as_json)
+        return
     if out is not None:
         check_place(options.in_a_folder(out).expanduser(), overwrite=overwrite)
     who = None
@@ -57,7 +65,9 @@ def select(
         from tamis.engines.named import engine_named
 
         who = engine_named(engine, address=address)
-    subset = tamis.select(run, recipe, settings=settings or [], any_model=any_model, partial=partial, engine=who)
+    subset = tamis.select(
+        run, recipe, settings=settings or [], any_model=any_model, partial=partial, engine=who, scratch=scratch
+    )
     written = subset.save(out, overwrite=overwrite)
     if as_json:
         lacks = {"partial": subset.partial} if subset.partial else {}
@@ -69,6 +79,34 @@ def select(
     say(f"wrote {written}")
     if out is None:
         offer(subset)
+
+
+def print_needs(run: str, recipe: str, settings: list[str], *, partial: bool, as_json: bool) -> None:
+    """Prints what choosing needs, step by step and in all."""
+    from tamis.commands.plan import plan
+
+    needs = plan(run, recipe, settings=settings, partial=partial)
+    if as_json:
+        print_json([asdict(each) for each in needs])
+        return
+    print_table(
+        [
+            {
+                "step": each.step,
+                "passes": each.passes,
+                "of embeddings": each.readings or "",
+                "memory": f"{each.memory / 2**30:.1f} GiB",
+                "scratch": f"{each.scratch / 1e9:.1f} GB",
+                "time, about": duration(each.seconds),
+            }
+            for each in needs
+        ]
+    )
+    most, space = (max((getattr(each, what) for each in needs), default=0) for what in ("memory", "scratch"))
+    say(
+        f"in all about {duration(sum(each.seconds for each in needs))}, {most / 2**30 + 0.3:.1f} GiB of memory and "
+        f"{space / 1e9:.1f} GB of scratch space, if no step drops a row before the next"
+    )
 
 
 def derive(

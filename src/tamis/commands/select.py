@@ -7,6 +7,7 @@ import json
 import logging
 import re
 import shlex
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from itertools import chain
@@ -17,6 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tamis.core.errors import RecipeError, RunError, StopError, brief, nearest, unknown_message
+from tamis.core.files.scratch import scratch_in, temporary_file
 from tamis.core.hub import stand_in
 from tamis.core.ids import as_json_value
 from tamis.core.types import INDEX_NUMBERS, INDEX_WORDS, Signal, flat, references, settings
@@ -50,6 +52,7 @@ def select(
     any_model: bool = False,
     partial: bool = False,
     engine: Engine | None = None,
+    scratch: PathLike | None = None,
 ) -> Subset:
     """Chooses rows of a run by a recipe. No model runs; the same recipe on the same scores gives the same rows.
 
@@ -61,14 +64,17 @@ def select(
         partial: choose from the finished shards of an incomplete run; the subset then says so.
         engine: `tamis.engines.ray.Ray(...)`: workers of a cluster read the scores and judge rows by thresholds, best
             shares and values. Otherwise threads of this process do.
+        scratch: a folder for temporary files, which large pools need; None: the system's, or TMPDIR.
 
     Returns:
         The subset: its rows, its funnel, and methods to save and look at it.
 
     Raises:
         RecipeError: the recipe is wrong, or meets rows without a score and does not say what to do.
+        DiskFullError: there is no space for temporary files.
         RunError: the run lacks a column, or shards, or another model than the recipe names made its scores.
     """
+    from tamis.commands.plan import space_for
     from tamis.recipes.steps.outcome import captions_from, run_in_any_order
     from tamis.runs.reasons import Verdict
     from tamis.runs.subset import Subset, partial_facts
@@ -79,9 +85,12 @@ def select(
     opened = open_run(run, partial=partial)
     columns = find_columns(chosen, opened, any_model=any_model)
     text = captions_from(chosen.steps)
-    with engine.cluster_reader() if engine else nullcontext() as run_on_cluster:
+    with scratch_in(scratch), engine.cluster_reader() if engine else nullcontext() as run_on_cluster:
         table = opened.table(columns)
         table.run_on_cluster = run_on_cluster
+        if run_on_cluster is None and (space := space_for(table, chosen.steps)):
+            log.info("up to %.1f GB of temporary files in %s", space / 1e9, scratch or tempfile.gettempdir())
+            temporary_file(int(space)).close()  # raises DiskFullError before the work
         outcome = run_in_any_order(table, chosen.steps)
     if (unscored := outcome.unscored) is not None:
         raise RunError(_how_to_score(unscored, columns.get(unscored.column, unscored.column), opened))

@@ -6,20 +6,49 @@ import errno
 import os
 import shutil
 import tempfile
-import weakref
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from tamis.core.errors import DiskFullError
+from tamis.core.errors import DiskFullError, StopError
 
 #: Bytes of an array in memory; larger ones are in a file.
 IN_MEMORY = 1 << 28
 
 #: Rows that are read and written again to change some of them.
 _BLOCK = 1 << 20
+
+
+_FOLDER: ContextVar[str | None] = ContextVar("folder of temporary files", default=None)
+
+
+@contextmanager
+def scratch_in(folder: str | os.PathLike[str] | None) -> Iterator[None]:
+    """Puts temporary files into a folder while the block runs; None: the system's, or TMPDIR."""
+    if folder is not None and not os.access(folder, os.W_OK | os.X_OK):
+        raise StopError(f"--scratch {folder} is no folder that can be written to")
+    token = _FOLDER.set(None if folder is None else os.fspath(folder))
+    try:
+        yield
+    finally:
+        _FOLDER.reset(token)
+
+
+def temporary_file(size: int) -> BinaryIO:
+    """Returns a file of zeros that goes when it is closed; DiskFullError if the disk lacks the space."""
+    folder = _FOLDER.get() or tempfile.gettempdir()
+    if size > (free := shutil.disk_usage(folder).free):
+        raise DiskFullError(
+            f"{folder} has {free / 1e9:.1f} GB free, and {size / 1e9:.1f} GB are needed for a while: name another "
+            "folder with TMPDIR or `tamis select --scratch`"
+        )
+    file: BinaryIO = tempfile.TemporaryFile(prefix="tamis-", dir=folder, buffering=0)  # noqa: SIM115
+    file.truncate(size)
+    return file
 
 
 def stored(rows: int, dtype: DTypeLike) -> Any:
@@ -51,16 +80,7 @@ class StoredRows:
 
     def __init__(self, rows: int, dtype: DTypeLike) -> None:
         self.size, self.dtype = rows, np.dtype(dtype)
-        self._file, path = tempfile.mkstemp(prefix="tamis-")
-        weakref.finalize(self, os.close, self._file)
-        os.unlink(path)
-        folder, size = Path(path).parent, rows * self.dtype.itemsize
-        if size > (free := shutil.disk_usage(folder).free):
-            raise DiskFullError(
-                f"{folder} has {free / 1e9:.1f} GB free, and {size / 1e9:.1f} GB are needed for a while: name another "
-                "folder with --scratch DIR"
-            )
-        os.truncate(self._file, size)
+        self._file = temporary_file(rows * self.dtype.itemsize)
 
     def __len__(self) -> int:
         return self.size
@@ -69,7 +89,7 @@ class StoredRows:
         start, stop, _ = rows.indices(self.size)
         found, size, done = np.empty(max(stop - start, 0), self.dtype), self.dtype.itemsize, 0
         while done < found.nbytes:  # a call reads at most 2 GiB
-            done += os.preadv(self._file, [found.view(np.uint8)[done:]], start * size + done)  # type: ignore[list-item]
+            done += os.preadv(self._file.fileno(), [found.view(np.uint8)[done:]], start * size + done)  # type: ignore[list-item]
         return found
 
     def __setitem__(self, rows: slice, values: Any) -> None:
@@ -78,10 +98,10 @@ class StoredRows:
         done = 0
         try:
             while done < given.size:
-                done += os.pwrite(self._file, given[done:].data, start * self.dtype.itemsize + done)
+                done += os.pwrite(self._file.fileno(), given[done:].data, start * self.dtype.itemsize + done)
         except OSError as error:
             if error.errno == errno.ENOSPC:
                 raise DiskFullError(
-                    f"{tempfile.gettempdir()} is full: name another folder with --scratch DIR"
+                    "no space is left for temporary files: name another folder with TMPDIR or `tamis select --scratch`"
                 ) from error
             raise

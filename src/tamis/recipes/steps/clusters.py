@@ -167,6 +167,11 @@ def usual_count(rows: int) -> int:
     return max(min(rows // 1000, math.isqrt(rows)), 1)
 
 
+def trained_on(count: int) -> int:
+    """Returns the most rows that k-means with so many clusters is trained on."""
+    return max(min(count * _PER_CENTROID, _AT_MOST), count * _FEWEST, _AT_LEAST)
+
+
 def fit(table: Table, name: str, there: Any, count: int, *, seed: int = 0, iterations: int = 20) -> Float32s:
     """Returns the centroids of spherical k-means over the rows that are there: (count, d) float32 unit rows.
 
@@ -178,7 +183,7 @@ def fit(table: Table, name: str, there: Any, count: int, *, seed: int = 0, itera
         raise RecipeError(
             f"{count:,} clusters of {rows:,} rows that have {name!r}: ask for fewer clusters than there are rows"
         )
-    most = max(min(count * _PER_CENTROID, _AT_MOST), count * _FEWEST, _AT_LEAST)
+    most = trained_on(count)
     vectors = unit_rows(table.vectors(name, first_by_uid(table, most, seed=seed)))
     if count == 1:
         return unit_rows(vectors.mean(0, dtype=np.float64, keepdims=True))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import tempfile
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from tamis.core.arrays import U64, Float32s, Mask, Rows
 from tamis.core.errors import RecipeError, check_effect
+from tamis.core.files.scratch import temporary_file
 from tamis.core.ids import scramble
 from tamis.core.math.copies import COLOUR, LIGHT, Thumbnails, are_copies, leaders
 from tamis.core.math.similarity import equal_before
@@ -228,14 +228,13 @@ def _light(table: Table, column: str) -> tuple[NDArray[np.uint8], U64, Mask]:
         return np.zeros((0, width), np.uint8), digests, missing
     # One block is read while another is decoded; more would take too much memory.
     read = prefetch_items(lambda: (table.read(block, [column]) for block in range(len(table.sizes))), depth=1)
-    with tempfile.TemporaryFile() as file, closing(read) as blocks:
+    with temporary_file(len(table) * width) as file, closing(read) as blocks:
         for span, columns in zip(table.row_ranges(), blocks, strict=True):
             rows, missing[span] = decode(columns[column], column)
             if not _width(column, {rows.shape[1]}, width):
                 rows = np.zeros((len(rows), width), np.uint8)
             digests[span] = [xxhash.xxh3_64_intdigest(row) for row in rows]
             rows.tofile(file)
-        file.flush()
         return np.memmap(file, np.uint8, "r", shape=(len(table), width)), digests, missing
 
 
