@@ -96,16 +96,14 @@ class ChooseCaption(ReadsColumns, Blockwise):
         for span, codes, some in table.scan(sorted(self.reads), judge):
             known[span] = codes
             counts += some
+        facts = {"threshold": cut if np.isfinite(cut) else None, "alt_texts": int(counts[0])}
+        facts |= {"other_captions": int(counts[_OTHER])}
         reasons = ["neither text reaches the threshold", f"no value for {self.score} and {self.other}"]
         return Rule(
             decide=lambda span, columns, candidates: known[span] % _OTHER,
             reasons=[DropReason(text=text) for text in reasons],
             lacking=f"{self.score} and {self.other}",
-            facts={
-                "threshold": cut if np.isfinite(cut) else None,
-                "alt_texts": int(counts[0]),
-                "other_captions": int(counts[_OTHER]),
-            },
+            facts=facts,
             joined=lambda keep: {"caption": ((known[:] == _OTHER) & keep).view(np.uint8)},
         )
 
@@ -113,7 +111,6 @@ class ChooseCaption(ReadsColumns, Blockwise):
         """Returns the threshold; infinity if no score can reach it."""
         if self.threshold is not None:
             return self.threshold
-        expression, rows = parse(self.score), rows_of(table, self.of)
-        n = round_half_up(1 - self.quantile, rows)
-        cut, found = nth_largest(expression.keys(table), lambda judged: np.minimum(n, judged), len(table))[:2]
+        n = round_half_up(1 - self.quantile, rows_of(table, self.of))
+        cut, found = nth_largest(parse(self.score).keys(table), lambda judged: np.minimum(n, judged), len(table))[:2]
         return float(number_of(cut)[0]) if found[0] else np.inf
