@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 import weakref
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,14 @@ def stored(rows: int, dtype: DTypeLike) -> Any:
     """
     kind = np.dtype(dtype)
     return np.zeros(rows, kind) if rows * kind.itemsize <= IN_MEMORY else StoredRows(rows, kind)
+
+
+def filled(rows: int, dtype: DTypeLike, parts: Iterable[tuple[slice, Any]]) -> Any:
+    """Returns values for each row, as `stored` does, from slices of the rows and their values."""
+    out = stored(rows, dtype)
+    for span, values in parts:
+        out[span] = values
+    return out
 
 
 class StoredRows:

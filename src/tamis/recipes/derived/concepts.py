@@ -66,14 +66,12 @@ class ConceptWeight(Derived):
             return saved(f"block{block}", partial(self._nearest, table, block, concepts))
 
         counts, rows_with = np.zeros(len(concepts), np.int64), 0
-        for block in range(len(table.sizes)):
-            ids = nearest(block)
+        for ids in map(nearest, range(len(table.sizes))):
             counts += np.bincount(ids[ids >= 0], minlength=counts.size)
             rows_with += int(np.count_nonzero(ids[:, 0] >= 0))
         rarity, weight = 1 / np.maximum(counts, 1), stored(len(table), np.float32)
         factor = rows_with / max(int(np.count_nonzero(counts)), 1)  # each concept adds 1 to the sum of all weights
-        for block, rows in enumerate(table.row_ranges()):
-            ids = nearest(block)
+        for rows, ids in zip(table.row_ranges(), map(nearest, range(len(table.sizes))), strict=True):
             weight[rows] = np.where(ids[:, 0] < 0, np.nan, rarity[np.sort(ids)].sum(axis=1)) * factor
         return {"concept_weight": weight}
 

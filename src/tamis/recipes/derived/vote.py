@@ -10,7 +10,7 @@ import numpy as np
 
 from tamis.core.arrays import Floats, Mask
 from tamis.core.errors import RecipeError
-from tamis.core.files.scratch import stored
+from tamis.core.files.scratch import filled
 from tamis.core.math.order import quantile
 from tamis.core.types import Column
 from tamis.recipes.derived import Derived, Saved
@@ -56,15 +56,13 @@ class Vote(Derived):
         for name in sorted(self.reads):
             check_kind(self.name, table, name, "number")
         cuts = [quantile(parse(score).keys(table), self.quantile, len(table)) for score in self.scores]
-        for score, cut in zip(self.scores, cuts, strict=True):
-            if np.isnan(cut):
-                raise RecipeError(f"vote: no row has a value for {score!r}")
-        values_of, votes = [parse(score).fit(table) for score in self.scores], stored(len(table), np.float32)
+        for score in (score for score, cut in zip(self.scores, cuts, strict=True) if np.isnan(cut)):
+            raise RecipeError(f"vote: no row has a value for {score!r}")
+        values_of = [parse(score).fit(table) for score in self.scores]
 
         def count(span: slice, columns: dict[str, Any], candidates: Mask) -> tuple[slice, Floats]:
             values = np.array([of(columns, candidates.size) for of in values_of])
             return span, np.where(np.isnan(values).all(0), np.nan, (values > np.array(cuts)[:, None]).sum(0))
 
-        for span, some in table.scan(sorted(self.reads), count):
-            votes[span] = some
+        votes = filled(len(table), np.float32, table.scan(sorted(self.reads), count))
         return {"votes": votes, "cuts.npy": np.array(cuts)}

@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tamis.core.errors import RecipeError, check_effect
-from tamis.core.files.scratch import stored
+from tamis.core.files.scratch import filled, stored
 from tamis.core.math.sampling import MOST, Cap, Copies, Drawn, Spread, average_copies, whole_copies
 from tamis.recipes.steps.best import by_uid
 from tamis.recipes.steps.outcome import Blockwise, IfMissing, ReadsColumns, Rule, check_missing
 from tamis.recipes.steps.steps import Of, budget_of, candidates_of
 from tamis.runs.expression import parse
-from tamis.runs.reasons import DropReason, codes_in
+from tamis.runs.reasons import DropReason
 from tamis.runs.table import Table
 
 
@@ -80,11 +80,8 @@ class Sample(ReadsColumns, Blockwise):
         if spread.count and copies:
             drawn = whole_copies(scan, order, len(table), spread.count, copies, self._rule(scan, spread, copies))
             facts = {"most_copies_of_a_row": drawn.most, "lowest_score": drawn.lowest}
-        known = codes_in(len(table))  # 1 for rows with a score, where others lack one
-        for span, rows in scan(lambda span, rows, _: (span, rows)) if lacking else ():
-            codes = np.zeros(span.stop - span.start, known.dtype)
-            codes[rows] = 1
-            known[span] = codes
+        scored = lambda span, rows, _: (span, np.bincount(rows, minlength=span.stop - span.start))  # noqa: E731
+        known = filled(len(table), np.uint8, scan(scored) if lacking else ())
         return Rule(
             decide=lambda span, read, _: np.where(drawn.times[span] > 0, 0, 2 - known[span] if lacking else 1),
             reasons=[DropReason(text=text, score=self.score) for text in ("not drawn", f"no value for {self.score}")],
