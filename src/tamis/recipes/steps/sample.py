@@ -37,7 +37,8 @@ class Sample(ReadsColumns, Blockwise):
         seed: another seed rounds other rows up.
         missing: what to do with rows without a score.
 
-    Cost: six passes or a few more over the scores, 1 µs per row. Memory: 100 MB; 23 bytes per row are stored.
+    Cost: six passes or a few more over the scores, 1 µs per row. Memory: 300 MB, and 4 bytes per row for the copies;
+        22 bytes per row are stored.
     Source: FLYT (2025, arXiv 2503.08805): alpha .15, limit 15, a standard deviation near 2.5.
     """
 
