@@ -83,11 +83,11 @@ def select(
 
 def print_needs(run: str, recipe: str, settings: list[str], *, partial: bool, as_json: bool) -> None:
     """Prints what choosing needs, step by step and in all."""
-    from tamis.commands.plan import plan
+    from tamis.commands.select import needs
 
-    needs = plan(run, recipe, settings=settings, partial=partial)
+    found = needs(run, recipe, settings=settings, partial=partial)
     if as_json:
-        print_json([asdict(each) for each in needs])
+        print_json([asdict(each) for each in found])
         return
     print_table(
         [
@@ -99,12 +99,12 @@ def print_needs(run: str, recipe: str, settings: list[str], *, partial: bool, as
                 "scratch": f"{each.scratch / 1e9:.1f} GB",
                 "time, about": duration(each.seconds),
             }
-            for each in needs
+            for each in found
         ]
     )
-    most, space = (max((getattr(each, what) for each in needs), default=0) for what in ("memory", "scratch"))
+    most, space = (max((getattr(each, what) for each in found), default=0) for what in ("memory", "scratch"))
     say(
-        f"in all about {duration(sum(each.seconds for each in needs))}, {most / 2**30 + 0.3:.1f} GiB of memory and "
+        f"in all about {duration(sum(each.seconds for each in found))}, {most / 2**30 + 0.3:.1f} GiB of memory and "
         f"{space / 1e9:.1f} GB of scratch space, if no step drops a row before the next"
     )
 

@@ -34,6 +34,7 @@ from tamis.signals import SIGNALS
 from tamis.signals.graph import topological
 
 if TYPE_CHECKING:
+    from tamis.commands.needs import Needs
     from tamis.engines.engine import Engine
     from tamis.recipes.steps.outcome import Outcome, Unscored
     from tamis.runs.subset import Subset
@@ -74,7 +75,7 @@ def select(
         DiskFullError: there is no space for temporary files.
         RunError: the run lacks a column, or shards, or another model than the recipe names made its scores.
     """
-    from tamis.commands.plan import space_for
+    from tamis.commands.needs import space_for
     from tamis.recipes.steps.outcome import captions_from, run_in_any_order
     from tamis.runs.reasons import Verdict
     from tamis.runs.subset import Subset, partial_facts
@@ -116,6 +117,16 @@ def select(
             repeats=outcome.repeats,
         ),
     )
+
+
+def needs(
+    run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] = (), partial: bool = False
+) -> list[Needs]:
+    """Returns what each step of a recipe needs on this machine; raises what `select` raises before its work."""
+    from tamis.commands.needs import needs_of
+
+    opened, chosen = open_run(run, partial=partial), load(recipe, settings)
+    return needs_of(opened.table(find_columns(chosen, opened)), chosen.steps)
 
 
 def makers_of(recipe: Recipe, run: Run, columns: Mapping[str, str]) -> dict[str, dict[str, Any]]:

@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tamis.core.arrays import Float64s, Mask
+from tamis.core.arrays import Float64s, Mask, Rows
 from tamis.core.errors import RecipeError, brief, nearest
-from tamis.core.math import normalise
+from tamis.core.math import normalise, order
 from tamis.runs.table import Table, as_numbers
 
 T = TypeVar("T")
@@ -108,6 +108,28 @@ class Expression:
         """
         functions = self._fit_functions(table)
         return lambda columns, rows: self._evaluate(columns, functions, rows)
+
+    def scan(self, table: Table, there: Callable[[Float64s], Mask] = np.isfinite) -> Callable[..., Iterator[Any]]:
+        """Returns a function that reads the values of the candidates that have one, block by block, in their order.
+
+        It calls `work(span, rows, values)`: the slice of a block, the rows in it, (n,), and their values, (n,).
+        """
+        values_of = self.fit(table)
+
+        def scan(work: Callable[[slice, Rows, Float64s], T]) -> Iterator[T]:
+            def block(span: slice, columns: dict[str, Any], candidates: Mask) -> T:
+                values = values_of(columns, candidates.size)
+                rows = np.flatnonzero(candidates & there(values))
+                return work(span, rows, values[rows])
+
+            return table.scan(sorted(self.columns), block)
+
+        return scan
+
+    def keys(self, table: Table) -> order.Scan[Any]:
+        """Returns what `nth_largest` reads: keys in the order of the values of candidates that have one."""
+        scan = self.scan(table, lambda values: ~np.isnan(values))
+        return lambda work: scan(lambda _, rows, values: work(order.ordered_bits(values), np.zeros(rows.size, int)))
 
     def _evaluate(self, columns: Mapping[str, Any], fitted: Mapping[str, Fitted], rows: int) -> Float64s:
         with np.errstate(all="ignore"):  # log(-1) and x/0 become NaN: missing, which the step that meets them reports

@@ -12,6 +12,10 @@ from factories import pair, write_metadata, write_run, write_tar
 
 import tamis
 from tamis.core.errors import RecipeError, RunError
+from tamis.core.files import scratch
+from tamis.core.math import order
+from tamis.recipes.derived.concepts import ConceptWeight
+from tamis.recipes.derived.mix import Mix
 from tamis.recipes.derived.vote import Vote
 from tamis.runs import Run
 from tamis.runs.table import MemoryTable
@@ -119,3 +123,32 @@ def test_a_derivation_ends_well_while_another_writes_its_unfinished_parts(
     monkeypatch.setattr(Path, "rmdir", Mock(side_effect=OSError(39, "Directory not empty")))
     derived = tamis.derive(run, [{"clip_loss": {"image": "l14_img", "text": "l14_txt"}}])
     assert not np.isnan(derived["clip_loss"]).any()
+
+
+def test_signals_of_pools_that_do_not_fit_into_memory_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = np.random.default_rng(1)
+    numbers, images = draw.integers(0, 30, (2, 200)).astype(np.float32), draw.normal(size=(200, 4)).astype(np.float16)
+    numbers[draw.random(numbers.shape) < 0.2] = np.nan
+    images[::7] = np.nan
+    np.save(tmp_path / "concepts.npy", draw.normal(size=(9, 4)).astype(np.float32))
+    columns = {"a": numbers[0], "b": numbers[1], "i": images}
+    signals = [
+        Vote(scores=("a", "b", "a + rank(b)"), quantile=0.7),
+        Mix(terms={"a": 0.7, "b": -2.0}),
+        ConceptWeight(concepts=str(tmp_path / "concepts.npy"), k=3, embedding="i"),
+    ]
+
+    def values(block: int) -> list[list[float]]:
+        table = MemoryTable(columns, block=block)
+        found = [signal.compute(table, lambda name, make: make()) for signal in signals]
+        return [some[signal.columns[0].name][:].tolist() for some, signal in zip(found, signals, strict=True)]
+
+    expected = values(200)
+    assert [sum(np.isnan(some)) > 0 for some in expected] == [True] * 3
+    monkeypatch.setattr(scratch, "IN_MEMORY", 0)
+    monkeypatch.setattr(order, "HELD", 4)
+    monkeypatch.setattr(order, "_COUNTERS", 8)
+    for one, other in zip(values(7), expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)  # the moments of `mix` depend on blocks

@@ -17,9 +17,10 @@ from interpreter import INTERPRETERS, SCORES, LackingError, Row, interpret, rows
 
 from tamis.core.errors import RecipeError
 from tamis.core.files import scratch
-from tamis.core.math import order
+from tamis.core.math import order, sampling
 from tamis.recipes import steps as sel
 from tamis.recipes.steps import SELECTORS, Step, best, run_steps
+from tamis.recipes.steps.outcome import Outcome
 from tamis.runs import table
 
 REFERENCE = Path(tempfile.mkdtemp()) / "reference.npy"
@@ -196,13 +197,22 @@ def test_pools_that_do_not_fit_into_memory_are_judged_alike(
     with pytest.MonkeyPatch.context() as patch:
         for module, limit, small in ((order, "_COUNTERS", 8), (table, "_CHUNK", 3), (best, "_EVERY", 2)):
             patch.setattr(module, limit, small)
-        for module in (order, best):
+        for module in (order, best, sampling):
             patch.setattr(module, "HELD", held)
+        patch.setattr(sampling, "_DEALT", 5)
         patch.setattr(scratch, "IN_MEMORY", 0)
         found = run_steps(table_of(rows, block), steps)
     assert found.keep[:].tolist() == expected.keep.tolist()
     assert found.dropped_by[:].tolist() == expected.dropped_by.tolist()
+    assert_same_copies(found, expected)
     assert (found.funnel, found.reasons, found.cuts) == (expected.funnel, expected.reasons, expected.cuts)
+
+
+def assert_same_copies(found: Outcome, expected: Outcome) -> None:
+    for one, other in (found.times, expected.times), (found.caption, expected.caption):
+        assert (one is None) == (other is None)
+        if one is not None and other is not None:
+            assert one[:].tolist() == other.tolist()
 
 
 class Reopened(table.MemoryTable):
@@ -240,6 +250,7 @@ def test_a_cluster_judges_alike(steps: list[Step], seed: int, block: int) -> Non
         return
     found = run_steps(pool, steps)
     assert found.dropped_by.tolist() == expected.dropped_by.tolist()
+    assert_same_copies(found, expected)
     assert (found.funnel, found.reasons, found.cuts) == (expected.funnel, expected.reasons, expected.cuts)
 
 

@@ -6,7 +6,8 @@ import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, BinaryIO
@@ -75,12 +76,21 @@ def put(array: Any, rows: NDArray[np.int64], values: Any) -> None:
             array[start : start + _BLOCK] = some
 
 
+def filled(rows: int, dtype: DTypeLike, parts: Iterable[tuple[slice, Any]]) -> Any:
+    """Returns values for each row, as `stored` does, from slices of the rows and their values."""
+    out = stored(rows, dtype)
+    for span, values in parts:
+        out[span] = values
+    return out
+
+
 class StoredRows:
     """(rows,) zeros of any type in a temporary file, read and written by slices; the file goes with the object."""
 
     def __init__(self, rows: int, dtype: DTypeLike) -> None:
         self.size, self.dtype = rows, np.dtype(dtype)
         self._file = temporary_file(rows * self.dtype.itemsize)
+        weakref.finalize(self, self._file.close)
 
     def __len__(self) -> int:
         return self.size

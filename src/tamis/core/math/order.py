@@ -150,6 +150,28 @@ def nth_largest(
     return cut, n, above + larger, equal
 
 
+def quantile(scan: Scan[Any], share: float, rows: int) -> float:
+    """Returns what `np.quantile` does of numbers by their `ordered_bits`: between the two nearest; NaN of none.
+
+    Cost: that of `nth_largest`, and for half of all pools one more pass.
+    """
+    part, place = 0.0, 0
+
+    def wanted(counts: Rows) -> Rows:
+        nonlocal part, place
+        part, whole = np.modf(max(counts[0] - 1, 0) * share)
+        place = int(counts[0] - whole)
+        return np.array([place])
+
+    (low,), _, (above,), (equal,) = nth_largest(scan, wanted, rows)
+    if not equal:
+        return np.nan
+    high = low
+    if above == place - 1 and above:  # the next number is another
+        high = min(scan(lambda keys, _: keys.min(initial=np.iinfo(np.uint64).max, where=keys > low)))
+    return float(np.quantile(number_of(np.array([low, high])), part))
+
+
 def of_group(values: U64, group: Rows) -> Any:
     """Returns the value of each row's group; the only value if there is one group."""
     return values[0] if values.size == 1 else values[group]

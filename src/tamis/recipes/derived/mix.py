@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tamis.core.arrays import Float64s
 from tamis.core.errors import RecipeError, first_line, read_text
+from tamis.core.files.scratch import stored
 from tamis.core.math.normalise import Moments
 from tamis.core.types import Column, OptionalFileRef
 from tamis.recipes.derived import Derived, Saved
@@ -71,7 +72,7 @@ class Mix(Derived):
     Emits:
         mix: unbounded. NaN where a column has no finite value.
 
-    Cost: reads the columns twice (with a file once); n d multiplications for an embedding.
+    Cost: reads the columns twice (with a file once); n d multiplications for an embedding. 4 bytes per row are stored.
 
     Source: Shechter and Carmon 2025 (FLYT, arXiv 2503.08805): M-FLYT is such a sum of 12 scores. Its weights were
         learned by training a CLIP; ours are set, or fitted to tell two sets apart.
@@ -124,18 +125,20 @@ class Mix(Derived):
             width = table.vectors(name, np.arange(min(len(table), 1))).size or np.size(term.weight)
             if width != np.size(term.weight) or (models and not models & {*term.models}):
                 raise RecipeError(f"mix: {self.weights} was fitted on {name!r} of another model: use that one")
-        out, seen = np.full(len(table), weights.bias), set[str]()
+        out, seen = stored(len(table), np.float32), set[str]()
 
-        def add(place: slice, columns: dict[str, Any]) -> None:
+        def add(place: slice, columns: dict[str, Any]) -> tuple[slice, Float64s]:
+            total = np.full(place.stop - place.start, weights.bias)
             for name, term in weights.terms.items():
-                out[place] += (part := term.of(as_numbers(columns[name])))
+                total += (part := term.of(as_numbers(columns[name])))
                 seen.update([name] if np.isfinite(part).any() else [])
+            return place, np.where(np.isfinite(total), total, np.nan)
 
-        list(table.map(sorted(weights.terms), add))
+        for place, some in table.map(sorted(weights.terms), add):
+            out[place] = some
         for name in sorted(weights.terms.keys() - seen):
             raise RecipeError(f"mix: no row has a finite value of {name!r}")
-        out[~np.isfinite(out)] = np.nan
-        return {"mix": out.astype(np.float32), **beside}
+        return {"mix": out, **beside}
 
 
 def _moments(table: Table, name: str) -> Moments:

@@ -8,7 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from tamis.core.arrays import Floats, Mask
 from tamis.core.errors import RecipeError
+from tamis.core.files.scratch import filled
+from tamis.core.math.order import quantile
 from tamis.core.types import Column
 from tamis.recipes.derived import Derived, Saved
 from tamis.recipes.steps.outcome import check_kind
@@ -24,7 +27,8 @@ class Vote(Derived):
         scores: score expressions, high for good rows (`-perplexity`): one vote each.
         quantile: of each score, over the rows that have it, in (0, 1); .8: a score votes for the best fifth.
 
-    Cost: one sort of each score. A row without any of the scores gets no value; a missing score gives no vote.
+    Cost: three or four passes over each score. Memory: 100 MB; 4 bytes per row are stored.
+        A row without any of the scores gets no value; a missing score gives no vote.
 
     Source: Wu et al. 2025, ICONS (arXiv 2501.00654), which counts votes of tasks; there, too, .8.
     """
@@ -51,13 +55,14 @@ class Vote(Derived):
     def compute(self, table: Table, saved: Saved) -> Mapping[str, Any]:
         for name in sorted(self.reads):
             check_kind(self.name, table, name, "number")
-        votes = np.full(len(table), np.nan, np.float32)
-        cuts = []
-        for score in self.scores:
-            values = parse(score).values(table)
-            there = ~np.isnan(values)
-            if not there.any():
-                raise RecipeError(f"vote: no row has a value for {score!r}")
-            cuts.append(np.quantile(values[there], self.quantile))
-            votes[there] = np.nan_to_num(votes[there]) + (values[there] > cuts[-1])
+        cuts = [quantile(parse(score).keys(table), self.quantile, len(table)) for score in self.scores]
+        for score in (score for score, cut in zip(self.scores, cuts, strict=True) if np.isnan(cut)):
+            raise RecipeError(f"vote: no row has a value for {score!r}")
+        values_of = [parse(score).fit(table) for score in self.scores]
+
+        def count(span: slice, columns: dict[str, Any], candidates: Mask) -> tuple[slice, Floats]:
+            values = np.array([of(columns, candidates.size) for of in values_of])
+            return span, np.where(np.isnan(values).all(0), np.nan, (values > np.array(cuts)[:, None]).sum(0))
+
+        votes = filled(len(table), np.float32, table.scan(sorted(self.reads), count))
         return {"votes": votes, "cuts.npy": np.array(cuts)}

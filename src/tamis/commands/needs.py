@@ -1,20 +1,16 @@
-"""What choosing by a recipe will take of this machine, before it starts."""
+"""What choosing by a recipe takes of this machine, before it starts."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from tamis.commands.select import find_columns
 from tamis.core.files.scratch import IN_MEMORY
-from tamis.recipes.recipe import PathLike, RecipeLike, load
-from tamis.recipes.steps.clusters import trained_on, usual_count
 from tamis.recipes.steps.outcome import describe
-from tamis.runs import Run, open_run
 from tamis.runs.table import Table
 
 
@@ -54,6 +50,8 @@ class _Work:
 
 def _clusters(step: Any, rows: int, width: int) -> tuple[int, _Work]:
     """Returns the number of clusters, and what k-means takes."""
+    from tamis.recipes.steps.clusters import trained_on, usual_count  # with other steps' packages
+
     count = min(step.clusters or usual_count(rows), max(rows, 1))
     sample = min(trained_on(count), rows)
     products = (20 * sample + rows) * count * width
@@ -109,13 +107,10 @@ _WORK: dict[str, Callable[[Any, int, int], _Work]] = {
 }
 
 
-def plan(
-    run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] = (), partial: bool = False
-) -> list[Needs]:
-    """Returns what each step of a recipe needs on this machine; raises what `tamis.select` raises before its work."""
-    opened, chosen = open_run(run, partial=partial), load(recipe, settings)
-    table, rate = opened.table(find_columns(chosen, opened)), _rate()
-    return [needs for step in chosen.steps for needs in _of(step, table, rate)]
+def needs_of(table: Table, steps: Iterable[Any]) -> list[Needs]:
+    """Returns what each step needs on this machine, those inside groups first."""
+    rate = _rate()
+    return [needs for step in steps for needs in _of(step, table, rate)]
 
 
 def space_for(table: Table, steps: Iterable[Any]) -> float:
