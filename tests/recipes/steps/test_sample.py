@@ -9,7 +9,7 @@ import pytest
 
 from tamis.core.errors import RecipeError
 from tamis.recipes.steps import AllOf, AnyOf, AtLeast, NoneOf, Sample, Selection, run_steps
-from tamis.recipes.steps.outcome import Drops
+from tamis.recipes.steps.outcome import verdict
 from tamis.runs.table import MemoryTable, Table
 
 
@@ -23,9 +23,8 @@ class Given:
     captions: Sequence[int] | None = None
 
     def select(self, table: Table) -> Selection:
-        drops, often = Drops(table.candidates), np.array(self.times or [1] * len(table), np.uint16)
-        drops.drop(often > 0, "not given", others=True)
-        found = drops.selection()
+        often, none = np.array(self.times or [1] * len(table), np.uint16), np.zeros(len(table), bool)
+        found = verdict(self, often > 0, none, table.candidates, "not given")
         return replace(
             found,
             times=None if self.times is None else often * found.keep,

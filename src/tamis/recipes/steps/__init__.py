@@ -57,7 +57,18 @@ SELECTORS = Register(
 selectors, selector_class = SELECTORS.all, SELECTORS.named
 
 #: Names re-exported from `tamis.recipes.steps.outcome` for selector authors.
-_PARTS = ("Drops", "IfMissing", "Outcome", "ReadsColumns", "Selection", "Step", "run_steps", "verdict")
+_PARTS = (
+    "Blockwise",
+    "DropReason",
+    "IfMissing",
+    "Outcome",
+    "ReadsColumns",
+    "Rule",
+    "Selection",
+    "Step",
+    "run_steps",
+    "verdict",
+)
 
 
 def __getattr__(name: str) -> Any:

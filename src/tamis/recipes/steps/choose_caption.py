@@ -13,7 +13,7 @@ from tamis.core.arrays import Mask, Rows
 from tamis.core.errors import check_effect
 from tamis.core.ids import uniforms
 from tamis.core.math.order import nth_largest, number_of, round_half_up
-from tamis.recipes.steps.outcome import Blockwise, IfMissing, ReadsColumns, Rule
+from tamis.recipes.steps.outcome import Blockwise, ReadsColumns, Rule
 from tamis.recipes.steps.steps import Of, rows_of
 from tamis.runs.expression import parse
 from tamis.runs.reasons import Codes, DropReason, codes_in
@@ -48,7 +48,6 @@ class ChooseCaption(ReadsColumns, Blockwise):
 
     name: ClassVar[str] = "choose_caption"
     scores, words = ("score", "other"), ("text",)
-    missing: ClassVar[IfMissing] = "drop"
     score: str = "clip"
     other: str = "generated_clip"
     text: str = "generated_caption"

@@ -1,7 +1,7 @@
 """The result of selecting: which rows stay, and why each of the others was dropped.
 
-Steps decide; only `Drops` gives dropped rows their codes. The report, the explorer and the export of
-dropped pairs read these codes and never apply a recipe again.
+Steps decide; `run_steps` gives dropped rows their codes. The report, the explorer and the export of dropped pairs read
+these codes and never apply a recipe again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tamis.core.arrays import Captions, Mask, Times
 from tamis.core.errors import RecipeError, check_words, naming_faults
 from tamis.runs.expression import parse
 from tamis.runs.reasons import Codes, Cut, DropReason, Repeats, blocks, codes_in, widen
-from tamis.runs.table import Table
+from tamis.runs.table import MemoryTable, Table
 
 #: What a step does about rows without a value: an error, or it drops and counts them.
 IfMissing = Literal["error", "drop"]
@@ -218,50 +218,6 @@ def describe(step: Any) -> str:
     return str(getattr(step, "described", step.name))
 
 
-class Drops:
-    """Collects the rows that one step drops, one reason after another. Memory: two bytes per row.
-
-    Args:
-        candidates: (rows,) bool; it is not changed.
-    """
-
-    def __init__(self, candidates: Mask) -> None:
-        self.keep = candidates.copy()
-        self.codes: Codes = np.zeros(candidates.size, np.uint8)
-        self.reasons: list[DropReason] = []
-        self.counts: dict[str, int] = {}
-        self.cuts: list[Cut] = []
-
-    def drop(
-        self, rows: Mask, text: str, *, others: bool = False, score: str | None = None, counted: str | None = None
-    ) -> int:
-        """Drops the rows that no earlier reason dropped, and returns their number.
-
-        Args:
-            rows: (rows,) bool; rows that are already dropped are ignored.
-            text: the reason.
-            others: `rows` are the rows to keep; drop the rest.
-            score: the expression it depends on.
-            counted: the name in `Selection.counts`; by default the text.
-        """
-        self.reasons.append(DropReason(text=text, score=score))
-        code = len(self.reasons)
-        self.codes = widen(self.codes, code)
-        fell = (~rows if others else rows) & self.keep
-        self.keep ^= fell
-        self.codes[fell] = code
-        dropped = int(np.count_nonzero(fell))
-        counted = counted or text
-        self.counts[counted] = self.counts.get(counted, 0) + dropped  # two parts of a group may have one name
-        return dropped
-
-    def selection(self, cut: float | None = None, facts: Mapping[str, Any] | None = None) -> Selection:
-        """Returns the verdict."""
-        counts = {"kept": int(np.count_nonzero(self.keep)), **self.counts}
-        counts["missing"] = counts.pop("missing", 0)  # always there, and last
-        return Selection(self.keep, counts, self.codes, tuple(self.reasons), cut, facts or {}, tuple(self.cuts))
-
-
 def _find_unscored(step: Step, table: Table) -> Unscored | None:
     """Returns the first column of a step with rows that it looks at and that are not scored yet."""
     for name in () if hasattr(step, "parts") else sorted(step.reads):  # parts are checked one by one
@@ -280,55 +236,12 @@ def only_score(reasons: Iterable[DropReason]) -> str | None:
 
 def check_missing(step: Any, missing: Mask | int, candidates: Mask | int, what: str) -> None:
     """Raises RecipeError if candidates lack a value and the step says `missing: error`. Takes masks or numbers."""
-    if (lacking := int(np.sum(missing))) and step.missing == "error":
+    if (lacking := int(np.sum(missing))) and getattr(step, "missing", "drop") == "error":
         raise RecipeError(
             f"{step.name}: {lacking:,} of {int(np.sum(candidates)):,} rows have no value for {what!r} (not "
             "scored, or infinite). Add 'missing: drop' to the step, or filter them in an earlier step (of the same "
             "part of all_of, any_of or none_of), such as {equals: {score: status, value: ok}}"
         )
-
-
-def verdict(
-    step: Any,
-    keep: Mask,
-    missing: Mask,
-    candidates: Mask,
-    reason: str,
-    cut: float | None = None,
-    *,
-    what: str | None = None,
-    facts: Mapping[str, Any] | None = None,
-    score: str | None = None,
-    ends: Ends = (None, None),
-    repeats: Repeats | None = None,
-) -> Selection:
-    """Returns the verdict of a step that drops rows for one reason, and for a missing value.
-
-    Args:
-        step: the selector, with `name` and `missing`.
-        keep: (rows,) bool, rows that stay if they are candidates.
-        missing: (rows,) bool, candidates without a value.
-        candidates: (rows,) bool.
-        reason: why the others are dropped.
-        cut, facts: see `Selection`.
-        what: the column that rows lack; by default `step.score`.
-        score: the expression over numbers that decided; None if there is none.
-        ends: limits of the threshold on that score; (None, None) if there is none.
-        repeats: see `Selection`.
-
-    Raises:
-        RecipeError: rows lack a value, and the step says `missing: error`.
-    """
-    drops = Drops(candidates)
-    if missing.any():
-        column = what or step.score
-        check_missing(step, missing, candidates, column)
-        drops.drop(missing, f"no value for {column}", score=score, counted="missing")
-    dropped = drops.drop(keep, reason, score=score, others=True)
-    if score is not None and ends != (None, None):
-        code = len(drops.reasons)
-        drops.cuts.append(Cut(step=describe(step), score=score, low=ends[0], high=ends[1], code=code, dropped=dropped))
-    return replace(drops.selection(cut, facts), repeats=repeats)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -400,7 +313,7 @@ class Blockwise(ABC):
         dropped, rule = _Dropped(table), self.fit(table)
         if isinstance(rule, Unscored):
             raise RecipeError(str(rule))
-        return replace(dropped.apply(self, rule), keep=dropped[:], dropped_by=dropped.codes[:])
+        return dropped.select(self, rule)
 
 
 class _Dropped:
@@ -449,6 +362,10 @@ class _Dropped:
         more = rule.joined(self[:]) if rule.joined else {}
         return Selection(nothing, named, nothing.view(np.uint8), tuple(reasons), rule.cut, rule.facts, cuts, **more)
 
+    def select(self, step: Any, rule: Rule) -> Selection:
+        """Drops what a rule drops; returns the selection."""
+        return replace(self.apply(step, rule), keep=self[:], dropped_by=self.codes[:])
+
     def add(self, found: Selection) -> Selection:
         """Drops what a step dropped that decides about all rows at once."""
         if len(found.dropped_by) != len(self.table):
@@ -473,6 +390,46 @@ def _decide(
     counts = [np.count_nonzero(codes == code) for code in range(1, len(rule.reasons) + 1)]
     added = np.where(codes > 0, codes.astype(dtype) + dtype.type(first), dtype.type(0)) if any(counts) else None
     return rows, added, np.array([np.count_nonzero(candidates) - sum(counts), *counts], np.int64)
+
+
+def verdict(
+    step: Any,
+    keep: Mask,
+    missing: Mask,
+    candidates: Mask,
+    reason: str,
+    cut: float | None = None,
+    *,
+    what: str | None = None,
+    facts: Mapping[str, Any] | None = None,
+    score: str | None = None,
+    ends: Ends = (None, None),
+    repeats: Repeats | None = None,
+) -> Selection:
+    """Returns the verdict of a step that drops rows for one reason, and for a missing value.
+
+    Args:
+        step: the selector, with `name` and `missing`.
+        keep: (rows,) bool, rows that stay if they are candidates.
+        missing: (rows,) bool, candidates without a value.
+        candidates: (rows,) bool.
+        reason: why the others are dropped.
+        cut, facts: see `Selection`.
+        what: the column that rows lack; by default `step.score`.
+        score: the expression over numbers that decided; None if there is none.
+        ends: limits of the threshold on that score; (None, None) if there is none.
+        repeats: see `Selection`.
+
+    Raises:
+        RecipeError: rows lack a value, and the step says `missing: error`.
+    """
+
+    def decide(rows: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
+        return coded(keep[rows], missing[rows])
+
+    table = MemoryTable({"keep": keep}).with_candidates(candidates)
+    rule = rule_of(step, [], decide, reason, cut, what=what or "", score=score, ends=ends, facts=facts or {})
+    return replace(_Dropped(table).select(step, rule), repeats=repeats)
 
 
 def run_steps(table: Table, steps: Sequence[Step]) -> Outcome:
