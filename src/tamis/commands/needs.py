@@ -61,14 +61,14 @@ def _clusters(step: Any, rows: int, width: int) -> tuple[int, _Work]:
 def _semdedup(step: Any, rows: int, width: int) -> _Work:
     count, found = _clusters(step, rows, width)
     inside = rows / count * width
-    arrays = (*found.arrays, 28 + 2 * width, 28)
+    arrays = (*found.arrays, 28 + 2 * width, 28, 1)
     return _Work(2, 4, arrays, found.held + 6 * inside, found.products + rows * inside / 2, 3)
 
 
 def _d2(step: Any, rows: int, width: int) -> _Work:
     count, found = _clusters(step, rows, width)
     inside = rows / count
-    arrays = (*found.arrays, 36 + 2 * width, 24)
+    arrays = (*found.arrays, 36 + 2 * width, 24, 1)
     compared = rows * inside * (width + 8 * step.k)  # finding the nearest costs as much as some products
     return _Work(3, 4, arrays, found.held + 6 * inside * width + 2**28, found.products + compared, 6 + 2 * step.k)
 
@@ -98,9 +98,9 @@ _WORK: dict[str, Callable[[Any, int, int], _Work]] = {
     "norm_sim_d": lambda step, rows, width: _Work(1, 3, (), rows * (2 * width + 26), 2 * rows * width**2, 2),
     "not_in": lambda step, rows, width: _Work(1, 1, (1,), 0, 0, 12),
     "distinct": lambda step, rows, width: _Work(3, 0, (1024,), 350 * rows, 0, 50),
-    "balance": lambda step, rows, width: _Work(3, 0, (1,), 0, 0, 3.6),
+    "balance": lambda step, rows, width: _Work(3, 0, (2,), 0, 0, 3.6),
     "sample": lambda step, rows, width: _Work(4, 0, (8, 26), 2 * rows, 0, 1.0),
-    "choose_caption": lambda step, rows, width: _Work(3, 0, (1,), rows, 0, 0.3),
+    "choose_caption": lambda step, rows, width: _Work(3, 0, (2,), rows, 0, 0.3),
     "random_fraction": lambda step, rows, width: _Work(3, 0, (), 0, 0, 0.1),
     "top_n": lambda step, rows, width: _Work(3 if step.per is None else 5, 0, (), 2**27, 0, 0.3),
     "top_fraction": lambda step, rows, width: _Work(3 if step.per is None else 5, 0, (), 2**27, 0, 0.3),

@@ -101,12 +101,20 @@ class Subset:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "funnel", Funnel(self.funnel))
-        if self.times is not None and not np.array_equal(self.times > 0, self.keep):
+        times, caption = self.times, self.caption
+        if times is not None and not self._is_kept(times, every=True):
             raise ValueError("times must be above 0 where keep is True, and 0 elsewhere")
-        if self.caption is not None and not np.array_equal(self.caption > 0, (self.caption > 0) & self.keep):
+        if caption is not None and not self._is_kept(caption, every=False):
             raise ValueError("caption must have a number per row of the run, 0 where keep is False")
         if not self.verdict.agrees(self.keep):
             raise ValueError("keep and verdict drop different rows: pass their verdict, or Verdict(problem='why none')")
+
+    def _is_kept(self, values: NDArray[Any], *, every: bool) -> bool:
+        """Whether values are above 0 only in kept rows, and in every one of them."""
+        if values.size != self.keep.size:
+            return False
+        parts = ((values[rows] > 0, self.keep[rows]) for rows in blocks(self.keep.size))
+        return all(np.array_equal(some, keep if every else keep & some) for some, keep in parts)
 
     def __len__(self) -> int:
         """Returns the number of pairs to train on: a row that is kept twice counts twice."""
@@ -149,7 +157,7 @@ class Subset:
 
     def times_of(self, row: int) -> int:
         """Returns how often a row is kept."""
-        return int((self.keep if self.times is None else self.times)[row])
+        return int((self.keep if self.times is None else self.times)[row : row + 1][0])
 
     @property
     def name(self) -> str:
@@ -322,7 +330,7 @@ class Subset:
         if "caption" in every.column_names and (others := other_captions(self)):
             texts = others.instead(np.arange(self.keep.size), every["caption"].combine_chunks())
             every = every.set_column(every.column_names.index("caption"), "caption", texts)
-        return every.filter(pa.array(self.keep)) if self.times is None else every.take(pa.array(self.rows()))
+        return every.filter(pa.array(self.keep[:])) if self.times is None else every.take(pa.array(self.rows()))
 
     def to_pandas(self, columns: Sequence[str] | None = None) -> pandas.DataFrame:
         """Returns `to_arrow` as a pandas DataFrame."""
