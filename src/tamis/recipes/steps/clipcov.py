@@ -21,9 +21,8 @@ from tamis.core.math.clipcov import PARTS, TERMS, Picks
 from tamis.core.math.similarity import unit_rows
 from tamis.core.types import CLASS_NAMES, CLASS_VECTORS
 from tamis.recipes.steps.clusters import BLOCK, check_widths, present, warn_of_single_rows
-from tamis.recipes.steps.outcome import Blockwise, IfMissing, ReadsPool, Rule, check_missing, coded, rule_of
+from tamis.recipes.steps.outcome import Blockwise, IfMissing, ReadsPool, Rule, check_missing, rule_by
 from tamis.recipes.steps.steps import Of, budget_of, check_budget, groups_of, rows_of
-from tamis.runs.reasons import Codes
 from tamis.runs.regroup import Groups, Records, regroup
 from tamis.runs.table import Table
 
@@ -131,12 +130,8 @@ class ClipCov(ReadsPool, Blockwise):
         ranking = self.rank(table)
         keep = stored(len(table), bool)
         put(keep, ranking.rows[ranking.stays], True)
-
-        def decide(span: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
-            return coded(keep[span], ranking.labels[span] < 0)
-
-        cut = float(ranking.gains.min()) if len(ranking.gains) else None
-        return rule_of(self, [], decide, "adds less", cut, what=self._needed, facts=ranking.facts)
+        cut, lacks = float(ranking.gains.min()) if len(ranking.gains) else None, lambda span: ranking.labels[span] < 0
+        return rule_by(self, keep.__getitem__, lacks, "adds less", cut, what=self._needed, facts=ranking.facts)
 
     def rank(self, table: Table) -> Ranking:
         """Returns the choice as a ranking with gains: the ranking for a smaller budget is a prefix of it.

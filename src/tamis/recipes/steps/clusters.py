@@ -21,10 +21,10 @@ from tamis.core.files.scratch import stored
 from tamis.core.ids import scramble
 from tamis.core.math.similarity import unit_rows
 from tamis.recipes.steps.best import Best, Ranked, by_row, by_uid
-from tamis.recipes.steps.outcome import Blockwise, IfMissing, ReadsPool, Rule, check_missing, coded, rule_of
+from tamis.recipes.steps.outcome import Blockwise, IfMissing, ReadsPool, Rule, check_missing, rule_by
 from tamis.recipes.steps.steps import rows_of
 from tamis.runs import Run
-from tamis.runs.reasons import Codes, Repeats, blocks
+from tamis.runs.reasons import Repeats, blocks
 from tamis.runs.table import Table
 
 log = logging.getLogger(__name__)
@@ -143,12 +143,8 @@ class ClusterStep(ReadsPool, Blockwise):
             clusters = assign(table, self.embedding, there, self.fit_centroids(table, there, count))
             chosen = self.choose(table, clusters)
         kept, cut, facts, repeats = chosen
-
-        def decide(span: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
-            return coded(kept(span), ~there[span])
-
-        joined = None if repeats is None else lambda kept: {"repeats": repeats}
-        return rule_of(self, [], decide, self.reason, cut, what=what, facts=facts, joined=joined)
+        lacks = lambda span: ~there[span]  # noqa: E731
+        return rule_by(self, kept, lacks, self.reason, cut, what=what, facts=facts, repeats=repeats)
 
     def usable(self, table: Table) -> Any:
         """Returns which candidates have what the step needs: (rows,) bool, array or `stored`."""

@@ -20,11 +20,10 @@ from tamis.core.ids import scramble
 from tamis.core.math.copies import COLOUR, LIGHT, Thumbnails, are_copies, leaders
 from tamis.core.math.similarity import equal_before
 from tamis.core.processes import prefetch_items
-from tamis.recipes.steps.outcome import Blockwise, IfMissing, ReadsColumns, Rule, check_missing, coded, rule_of
+from tamis.recipes.steps.outcome import Blockwise, IfMissing, ReadsColumns, Rule, check_missing, rule_by
 from tamis.recipes.steps.semdedup import copies_in
 from tamis.recipes.steps.steps import clean_tag, rows_with_tag
 from tamis.runs.expression import parse
-from tamis.runs.reasons import Codes
 from tamis.runs.table import Table
 from tamis.runs.tags import TAGS
 
@@ -121,12 +120,8 @@ class Distinct(ReadsColumns, Blockwise):
         order, heads = looked.order, self.heads(looked)
         keep[order[heads == np.arange(order.size)]] = True
         facts, repeats = copies_in(table, [(order, heads)])
-
-        def decide(span: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
-            return coded(keep[span], looked.missing[span])
-
-        joined = lambda kept: {"repeats": repeats}  # noqa: E731
-        return rule_of(self, [], decide, "repeats another", what=self._what, facts=facts, joined=joined)
+        masks = keep.__getitem__, looked.missing.__getitem__
+        return rule_by(self, *masks, "repeats another", what=self._what, facts=facts, repeats=repeats)
 
     @property
     def _what(self) -> str:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from tamis.core.arrays import Float64s, Floats, Mask, Rows
+from tamis.core.arrays import Float64s, Floats, Rows
 from tamis.core.errors import at_least_one
 from tamis.core.math.order import keep_top
 from tamis.core.math.similarity import unit_rows
 from tamis.recipes.steps.clusters import BLOCK, GATHER, has_embedding, order_by_uid, second_moments
-from tamis.recipes.steps.outcome import Blockwise, IfMissing, ReadsPool, Rule, check_missing, coded, rule_of
+from tamis.recipes.steps.outcome import Blockwise, IfMissing, ReadsPool, Rule, check_missing, rule_by
 from tamis.recipes.steps.steps import Of, budget_of, check_budget
-from tamis.runs.reasons import Codes
 from tamis.runs.table import Table
 
 
@@ -74,11 +73,8 @@ class NormSimD(ReadsPool, Blockwise):
         else:
             moments = self._moments(table.with_candidates(None))
             keep[rows[most_alike(table.vectors(self.embedding, rows), moments, budget, self.rounds)]] = True
-
-        def decide(span: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
-            return coded(keep[span], missing[span])
-
-        return rule_of(self, [], decide, "least like the rows that stay", what=self.embedding)
+        masks = keep.__getitem__, missing.__getitem__
+        return rule_by(self, *masks, "least like the rows that stay", what=self.embedding)
 
     def _moments(self, pool: Table) -> Float64s:
         """Returns the sum of x x^T over the embeddings of every row."""

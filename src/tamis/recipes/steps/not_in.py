@@ -20,7 +20,7 @@ from tamis.core.math.copies import COLOUR, LIGHT, NearTo, Thumbnails, are_copies
 from tamis.core.math.similarity import unit_rows
 from tamis.recipes.steps.clusters import BLOCK, check_widths, has_embedding, present, reference_vectors
 from tamis.recipes.steps.distinct import decode, decode_column
-from tamis.recipes.steps.outcome import Blockwise, IfMissing, Rule, check_kind, coded, rule_of
+from tamis.recipes.steps.outcome import Blockwise, IfMissing, Rule, check_kind, coded, rule_by, rule_of
 from tamis.runs import Run
 from tamis.runs.reasons import Codes
 from tamis.runs.table import Table, as_numbers
@@ -124,12 +124,11 @@ class NotIn(Blockwise):
             "borderline": np.setdiff1d(pairs["row"], rows).size,
         }
 
-        def decide(span: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
-            keep, (first, last) = np.ones(candidates.size, bool), np.searchsorted(rows, [span.start, span.stop])
-            keep[rows[first:last] - span.start] = False
-            return coded(keep, missing[span])
+        def kept(span: slice) -> Mask:
+            return ~np.isin(np.arange(span.start, span.stop), rows)
 
-        return rule_of(self, [], decide, f"copy of {Path(self.reference).name}", what=what, facts=facts)
+        reason = f"copy of {Path(self.reference).name}"
+        return rule_by(self, kept, missing.__getitem__, reason, what=what, facts=facts)
 
     def find(self, table: Table, references: References) -> tuple[NDArray[Any], Any]:
         """Returns the candidates' pairs with references, (n,) `PAIR`, and which candidates could not be compared, an

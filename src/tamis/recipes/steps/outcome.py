@@ -255,7 +255,7 @@ class Rule:
         reasons: the reason of code 1, of code 2, and so on.
         lacking: what the rows of the last reason have no value of; None: no reason is a missing value.
         cuts: the thresholds; -1 stands for the number of rows that this step drops.
-        cut, facts: as in `Selection`.
+        cut, facts, repeats: as in `Selection`.
         joined: returns `times` and `caption` of the rows that stay; None if the step does not choose them.
     """
 
@@ -266,6 +266,7 @@ class Rule:
     cuts: Sequence[Cut] = ()
     cut: float | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
+    repeats: Repeats | None = None
     joined: Callable[[Mask], Mapping[str, Any]] | None = None
 
 
@@ -299,6 +300,18 @@ def rule_of(
         columns=columns, decide=decide, reasons=reasons, lacking=what if can_lack else None,
         cuts=cuts if ends != (None, None) else [], cut=cut, **more,
     )  # fmt: skip
+
+
+def rule_by(
+    step: Any,
+    kept: Callable[[slice], Mask],
+    lacks: Callable[[slice], Mask],
+    reason: str,
+    cut: float | None = None,
+    **more: Any,
+) -> Rule:
+    """Returns the rule of a step that knows which rows stay if they do not lack a value, by slices of all rows."""
+    return rule_of(step, [], lambda rows, *_: coded(kept(rows), lacks(rows)), reason, cut, **more)
 
 
 class Blockwise(ABC):
@@ -359,7 +372,7 @@ class _Dropped:
         cuts = tuple(cut if cut.dropped >= 0 else replace(cut, dropped=counts[cut.code]) for cut in rule.cuts)
         self._add(reasons, cuts)
         nothing = np.zeros(0, bool)
-        more = rule.joined(self[:]) if rule.joined else {}
+        more = {"repeats": rule.repeats, **(rule.joined(self[:]) if rule.joined else {})}
         return Selection(nothing, named, nothing.view(np.uint8), tuple(reasons), rule.cut, rule.facts, cuts, **more)
 
     def select(self, step: Any, rule: Rule) -> Selection:
@@ -423,13 +436,12 @@ def verdict(
     Raises:
         RecipeError: rows lack a value, and the step says `missing: error`.
     """
-
-    def decide(rows: slice, columns: dict[str, Any], candidates: Mask) -> Codes:
-        return coded(keep[rows], missing[rows])
-
     table = MemoryTable({"keep": keep}).with_candidates(candidates)
-    rule = rule_of(step, [], decide, reason, cut, what=what or "", score=score, ends=ends, facts=facts or {})
-    return replace(_Dropped(table).select(step, rule), repeats=repeats)
+    rule = rule_by(
+        step, keep.__getitem__, missing.__getitem__, reason, cut,
+        what=what or "", score=score, ends=ends, facts=facts or {}, repeats=repeats,
+    )  # fmt: skip
+    return _Dropped(table).select(step, rule)
 
 
 def run_steps(table: Table, steps: Sequence[Step]) -> Outcome:
