@@ -152,3 +152,8 @@ def test_signals_of_pools_that_do_not_fit_into_memory_are_the_same(
     monkeypatch.setattr(order, "_COUNTERS", 8)
     for one, other in zip(values(7), expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-6)  # the moments of `mix` depend on blocks
+
+
+def test_a_score_that_is_infinite_at_its_quantile_votes_for_no_row() -> None:
+    table = MemoryTable({"a": np.array([1, np.inf], np.float32)})
+    assert Vote(scores=("a",)).compute(table, lambda _, make: make())["votes"][:].tolist() == [0, 0]

@@ -30,7 +30,7 @@ _FOLDER: ContextVar[str | None] = ContextVar("folder of temporary files", defaul
 @contextmanager
 def scratch_in(folder: str | os.PathLike[str] | None) -> Iterator[None]:
     """Puts temporary files into a folder while the block runs; None: the system's, or TMPDIR."""
-    if folder is not None and not os.access(folder, os.W_OK | os.X_OK):
+    if folder is not None and not (os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)):
         raise StopError(f"--scratch {folder} is no folder that can be written to")
     token = _FOLDER.set(None if folder is None else os.fspath(folder))
     try:
@@ -99,7 +99,10 @@ class StoredRows:
         start, stop, _ = rows.indices(self.size)
         found, size, done = np.empty(max(stop - start, 0), self.dtype), self.dtype.itemsize, 0
         while done < found.nbytes:  # a call reads at most 2 GiB
-            done += os.preadv(self._file.fileno(), [found.view(np.uint8)[done:]], start * size + done)  # type: ignore[list-item]
+            read = os.preadv(self._file.fileno(), [found.view(np.uint8)[done:]], start * size + done)  # type: ignore[list-item]
+            if not read:
+                raise DiskFullError("a temporary file was cut short by another program")
+            done += read
         return found
 
     def __setitem__(self, rows: slice, values: Any) -> None:

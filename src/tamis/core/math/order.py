@@ -150,8 +150,8 @@ def nth_largest(
     return cut, n, above + larger, equal
 
 
-def quantile(scan: Scan[Any], share: float, rows: int) -> float:
-    """Returns what `np.quantile` does of numbers by their `ordered_bits`: between the two nearest; NaN of none.
+def quantile(scan: Scan[Any], share: float, rows: int) -> float | None:
+    """Returns what `np.quantile` does of numbers by their `ordered_bits`: between the two nearest; None of none.
 
     Cost: that of `nth_largest`, and for half of all pools one more pass.
     """
@@ -165,11 +165,12 @@ def quantile(scan: Scan[Any], share: float, rows: int) -> float:
 
     (low,), _, (above,), (equal,) = nth_largest(scan, wanted, rows)
     if not equal:
-        return np.nan
+        return None
     high = low
     if above == place - 1 and above:  # the next number is another
         high = min(scan(lambda keys, _: keys.min(initial=np.iinfo(np.uint64).max, where=keys > low)))
-    return float(np.quantile(number_of(np.array([low, high])), part))
+    with np.errstate(invalid="ignore"):  # next to infinity: NaN, as np.quantile has it
+        return float(np.quantile(number_of(np.array([low, high])), part))
 
 
 def of_group(values: U64, group: Rows) -> Any:

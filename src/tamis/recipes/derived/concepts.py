@@ -62,7 +62,7 @@ class ConceptWeight(Derived):
         models = table.about(self.embedding).get("models")
         concepts = np.concatenate(list(reference_vectors(self.concepts, self.embedding, models, of=self.name)))
 
-        def nearest(block: int) -> IDs:
+        def nearest(block: int) -> IDs:  # `saved` keeps it in a file: the second pass reads it
             return saved(f"block{block}", partial(self._nearest, table, block, concepts))
 
         counts, rows_with = np.zeros(len(concepts), np.int64), 0

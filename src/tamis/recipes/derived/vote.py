@@ -56,8 +56,8 @@ class Vote(Derived):
         for name in sorted(self.reads):
             check_kind(self.name, table, name, "number")
         cuts = [quantile(parse(score).keys(table), self.quantile, len(table)) for score in self.scores]
-        for score in (score for score, cut in zip(self.scores, cuts, strict=True) if np.isnan(cut)):
-            raise RecipeError(f"vote: no row has a value for {score!r}")
+        if None in cuts:
+            raise RecipeError(f"vote: no row has a value for {self.scores[cuts.index(None)]!r}")
         values_of = [parse(score).fit(table) for score in self.scores]
 
         def count(span: slice, columns: dict[str, Any], candidates: Mask) -> tuple[slice, Floats]:

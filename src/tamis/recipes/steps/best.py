@@ -207,24 +207,31 @@ def first_places(found: Any, n: int) -> tuple[U64, Callable[[slice], Mask]]:
     `found` is (m,) `PLACES`, an array or `stored`. Of equal keys the lowest `tie` goes first, then the first place.
     """
 
-    def scan(work: Callable[[U64, Rows], Any]) -> Iterator[Any]:
-        return (work(some := found[rows]["key"], np.zeros(some.size, np.int64)) for rows in blocks(len(found)))
+    def scan(keys: Callable[[Any], U64]) -> Callable[[Callable[[U64, Rows], Any]], Iterator[Any]]:
+        def run(work: Callable[[U64, Rows], Any]) -> Iterator[Any]:
+            for rows in blocks(len(found)):
+                yield work(some := keys(found[rows]), np.zeros(some.size, np.int64))
 
-    cut, wanted, above, _ = nth_largest(scan, lambda counts: np.minimum(counts, n), len(found))
-    places, ties = [np.zeros(0, np.int64)], [np.zeros(0, np.uint64)]
-    for rows in blocks(len(found)):
+        return run
+
+    cut, wanted, above, _ = nth_largest(scan(lambda some: some["key"]), lambda many: np.minimum(many, n), len(found))
+    tied = scan(lambda some: ~some["tie"][some["key"] == cut])
+    lowest, _, higher, _ = nth_largest(tied, lambda _: wanted - above, len(found))
+    last, left = -1, int((wanted - above - higher)[0])  # of places with the same tie, too
+
+    def levels(rows: slice) -> tuple[Mask, Mask, Mask]:
+        """Returns where the key is above the cut, or at it with a lower tie than the last, or with the same."""
         some = found[rows]
-        equal = np.flatnonzero(some["key"] == cut)
-        places.append(rows.start + equal)
-        ties.append(some["tie"][equal])
-    order = np.argsort(np.concatenate(ties), kind="stable")[: int(wanted[0] - above[0])]
-    chosen = np.sort(np.concatenate(places)[order])
+        equal, tie = some["key"] == cut, ~some["tie"]
+        return some["key"] > cut, equal & (tie > lowest), equal & (tie == lowest)
+
+    for rows in blocks(len(found)):
+        places = rows.start + np.flatnonzero(levels(rows)[2])[:left]
+        last, left = max([last, *places[-1:].tolist()]), left - places.size
 
     def kept(rows: slice) -> Mask:
-        stays = np.asarray(found[rows]["key"] > cut)
-        first, last = np.searchsorted(chosen, [rows.start, rows.stop])
-        stays[chosen[first:last] - rows.start] = True
-        return stays
+        above, ahead, same = levels(rows)
+        return np.asarray(above | ahead | (same & (rows.start + np.arange(same.size) <= last)))
 
     return cut, kept
 

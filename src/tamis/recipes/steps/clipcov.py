@@ -211,19 +211,22 @@ def classes_of(
     names = tuple(listed or sorted(set(words)))
     numbers = {word: number for number, word in enumerate(names)}
     known = np.array([*(numbers.get(word, len(names)) for word in words), -1], np.int32)
+    missed: set[str] = set()
 
-    def work(span: slice, columns: dict[str, Any], candidates: Mask) -> tuple[slice, NDArray[np.int32]]:
+    def work(span: slice, columns: dict[str, Any], candidates: Mask) -> tuple[slice, NDArray[np.int32], Rows]:
         there = np.logical_and.reduce([candidates, *(present(columns[name]) for name in needed)])
-        return span, np.where(there, known[codes_of(columns[column])], np.int32(-1))
+        codes = codes_of(columns[column])
+        found = np.where(there, known[codes], np.int32(-1))
+        return span, found, np.unique(codes[found == len(names)])
 
     labels, sizes = stored(len(table), np.int32), np.zeros(len(names) + 1, np.int64)
-    for span, found in table.scan(sorted({column, *needed}), work):
+    for span, found, unknown in table.scan(sorted({column, *needed}), work):
         labels[span] = found
         sizes += np.bincount(found[found >= 0], minlength=sizes.size)
-    if sizes[-1]:
-        unknown = sorted(set(words) - numbers.keys())
+        missed.update(words[code] for code in unknown.tolist())
+    if missed:
         raise RunError(
-            f"clipcov: the column {column!r} holds {unknown[0]!r}, which is not among the {len(names):,} class names "
+            f"clipcov: the column {column!r} holds {min(missed)!r}, which is not among the {len(names):,} class names "
             "stored with it: this column and the stored class list do not match. `tamis check RUN` finds damaged files"
         )
     return labels, names, sizes[:-1]

@@ -102,11 +102,12 @@ class Density(_Thinned):
             cosine = clusters.cosine[rows].astype(np.float64)
             return np.asarray(np.round((sign * np.nan_to_num(cosine) + 2) * 2**29), np.int64)
 
-        sizes, sums = np.zeros(count, np.int64), np.zeros(count)
+        sizes, sums = np.zeros((2, count), np.int64)
         for rows in blocks(len(table)):
             inside = label[rows] >= 0
             sizes += np.bincount(label[rows][inside], minlength=count)
-            sums += np.bincount(label[rows][inside], steps(rows, -1)[inside], minlength=count)
+            some = np.bincount(label[rows][inside], steps(rows, -1)[inside], minlength=count)
+            sums += some.astype(np.int64)  # of a block they are exact
         held = np.flatnonzero(sizes)
         complexity = sums[held] / sizes[held] / 2**29 - 1  # the mean of 1 - cosine
         if held.size > 1:

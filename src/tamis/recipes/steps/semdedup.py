@@ -19,7 +19,7 @@ from tamis.core.math.similarity import equal_before, nearest_before, representat
 from tamis.recipes.steps.best import PLACES, first_places, rows_at
 from tamis.recipes.steps.clusters import Chosen, Clusters, ClusterStep
 from tamis.recipes.steps.outcome import IfMissing
-from tamis.runs.reasons import Repeats
+from tamis.runs.reasons import Repeats, blocks
 from tamis.runs.regroup import Records, regroup
 from tamis.runs.table import Table
 
@@ -112,11 +112,12 @@ class SemDeDup(ClusterStep):
             cut = -float(number_of(last)[0]) if n else -1.0
         epsilons = sorted({*self.also, *([] if self.epsilon is None else [self.epsilon])})
         limits, below = _key(1 - np.array(epsilons)), np.zeros(len(epsilons), np.int64)
+        for places in blocks(len(found)):
+            below += (found[places]["key"][:, None] >= limits).sum(0)
 
         def copies() -> Iterator[tuple[Rows, Rows]]:
             for start, stop in pairwise(dealt.starts.tolist()):
                 some, stay = found[start:stop], stays(slice(start, stop))
-                below[:] += (some["key"][:, None] >= limits).sum(0)
                 yield some["row"], representatives(some["before"].astype(np.int64), stay)
 
         facts, pairs = copies_in(table, copies())
@@ -160,6 +161,7 @@ def copies_in(table: Table, parts: Iterable[tuple[Rows, Rows]]) -> tuple[dict[st
         sizes = np.bincount(heads, minlength=rows.size)
         several = np.flatnonzero(sizes > 1)
         count += several.size
+        several = several[sizes[several] > (-largest[-1][0] if len(largest) == _EXAMPLES else 1)]
         for head in several[np.lexsort((several, -sizes[several]))][:_EXAMPLES].tolist():
             members = np.flatnonzero(heads == head)
             members = np.concatenate([[head], members[members != head][:5]])

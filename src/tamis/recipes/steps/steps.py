@@ -108,7 +108,7 @@ def groups_of(table: Table, column: str) -> tuple[list[Any], Rows, Callable[[Any
     return list(sizes), np.array([*sizes.values()], np.int64), codes_of
 
 
-def groupcoded(table: Table, column: str) -> tuple[Rows, list[Any]]:
+def group_codes(table: Table, column: str) -> tuple[Rows, list[Any]]:
     """Returns the number of each row's group, (rows,), -1 if it has no value, and the value of each group."""
     names, _, codes_of = groups_of(table, column)
     codes = np.empty(len(table), np.int64)
@@ -493,7 +493,7 @@ class Tagged(Blockwise):
 
 def rows_with_tag(table: Table, tag: str) -> Mask:
     """Returns the rows that have a tag: (rows,) bool."""
-    rows, sets = groupcoded(table, TAGS)
+    rows, sets = group_codes(table, TAGS)
     return np.array([*(clean_tag(tag) in tags_in(str(text)) for text in sets), False])[rows]
 
 
