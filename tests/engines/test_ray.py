@@ -21,7 +21,7 @@ from processes import family, named
 from s3_fixtures import parts_at_store
 
 import tamis
-from tamis.core.errors import DependencyError, SignalError, install
+from tamis.core.errors import DependencyError, SignalError, StopError, install
 from tamis.engines import ray as engine_of_ray
 from tamis.engines.ray import Ray
 from tamis.runs import Run, regroup
@@ -151,6 +151,19 @@ def test_workers_that_are_killed_while_they_deal_rows_or_work_on_groups_change_n
     with Ray(cluster, workers=2).cluster_reader() as table.run_on_cluster:
         assert found(True) == expected
     assert [len(list(tmp_path.glob(f"{what}-*"))) for what in ("dealt", "group")] == [7, 3]
+
+
+def test_a_group_that_its_worker_has_no_memory_for_says_what_to_do(cluster: str, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", {"a": [0.1, 0.2]}, embeddings={"image_embedding": np.ones((2, 4))})
+
+    def full(columns: Any, rows: int) -> Any:
+        raise MemoryError("no memory")
+
+    table, label = run.table(), np.zeros(2, np.int32)
+    with Ray(cluster, workers=2).cluster_reader() as table.run_on_cluster:
+        dealt = regroup.regroup(table, ["image_embedding"], label, 1, score=(["a"], full))
+        with pytest.raises(StopError, match=r"Ray failed: a worker died, probably out of memory: give workers more"):
+            list(dealt.scan(lambda *some: some[0]))
 
 
 def test_the_command_says_of_a_cluster_what_it_says_of_threads(cluster: str, tamis: Tamis, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_each_group_comes_whole_and_in_one_order(
 
     def work(group: int, places: slice, some: Any, given: Any) -> Any:
         assert (some["group"] == group).all()
-        np.testing.assert_array_equal(some["v"], pool.vectors("v", some["row"]))
+        np.testing.assert_array_equal(some["vectors"]["v"], pool.vectors("v", some["row"]))
         np.testing.assert_array_equal(some["score"], pool.vectors("a", some["row"]) * 2.0)
         return group, some["row"].tolist(), places, given
 

@@ -6,7 +6,7 @@ import re
 import shlex
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
@@ -55,8 +55,8 @@ def select(
     import tamis
     from tamis.runs.subset import check_place
 
-    if dry_run:
-        print_needs(run, recipe, settings or [], partial=partial, as_json=as_json)
+    if dry_run:  # of this machine alone: what a cluster takes depends on its workers
+        print_needs(run, recipe, as_json, settings=settings or [], any_model=any_model, partial=partial)
         return
     if out is not None:
         check_place(options.in_a_folder(out).expanduser(), overwrite=overwrite)
@@ -81,11 +81,11 @@ def select(
         offer(subset)
 
 
-def print_needs(run: str, recipe: str, settings: list[str], *, partial: bool, as_json: bool) -> None:
+def print_needs(run: str, recipe: str, as_json: bool, **how: Any) -> None:
     """Prints what choosing needs, step by step and in all."""
     from tamis.commands.select import needs
 
-    found = needs(run, recipe, settings=settings, partial=partial)
+    found = needs(run, recipe, **how)
     if as_json:
         print_json([asdict(each) for each in found])
         return
@@ -94,18 +94,18 @@ def print_needs(run: str, recipe: str, settings: list[str], *, partial: bool, as
             {
                 "step": each.step,
                 "passes": each.passes,
-                "of embeddings": each.readings or "",
-                "memory": f"{each.memory / 2**30:.1f} GiB",
-                "scratch": f"{each.scratch / 1e9:.1f} GB",
-                "time, about": duration(each.seconds),
+                "embeddings read": each.readings or "",
+                "memory, GiB": f"{each.memory / 2**30:.1f}",
+                "scratch, GB": f"{each.scratch / 1e9:.1f}",
+                "about": duration(each.seconds),
             }
             for each in found
         ]
     )
     most, space = (max((getattr(each, what) for each in found), default=0) for what in ("memory", "scratch"))
     say(
-        f"in all about {duration(sum(each.seconds for each in found))}, {most / 2**30 + 0.3:.1f} GiB of memory and "
-        f"{space / 1e9:.1f} GB of scratch space, if no step drops a row before the next"
+        f"about {duration(sum(each.seconds for each in found))}, {most / 2**30 + 0.3:.1f} GiB of memory and "
+        f"{space / 1e9:.1f} GB of scratch space, if no step drops a row"
     )
 
 

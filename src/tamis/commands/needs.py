@@ -48,6 +48,10 @@ class _Work:
     micros: float = 0.05
 
 
+#: What of `regroup` is in memory: groups as they are read, and sorted.
+_BUCKETS = 3 * 2**27
+
+
 def _clusters(step: Any, rows: int, width: int) -> tuple[int, _Work]:
     """Returns the number of clusters, and what k-means takes."""
     from tamis.recipes.steps.clusters import trained_on, usual_count  # with other steps' packages
@@ -62,7 +66,7 @@ def _semdedup(step: Any, rows: int, width: int) -> _Work:
     count, found = _clusters(step, rows, width)
     inside = rows / count * width
     arrays = (*found.arrays, 28 + 2 * width, 28, 1)
-    return _Work(2, 4, arrays, found.held + 6 * inside, found.products + rows * inside / 2, 3)
+    return _Work(2, 4, arrays, found.held + 6 * inside + _BUCKETS, found.products + rows * inside / 2, 3)
 
 
 def _d2(step: Any, rows: int, width: int) -> _Work:
@@ -70,7 +74,7 @@ def _d2(step: Any, rows: int, width: int) -> _Work:
     inside = rows / count
     arrays = (*found.arrays, 36 + 2 * width, 24, 1)
     compared = rows * inside * (width + 8 * step.k)  # finding the nearest costs as much as some products
-    return _Work(3, 4, arrays, found.held + 6 * inside * width + 2**28, found.products + compared, 6 + 2 * step.k)
+    return _Work(3, 4, arrays, found.held + 6 * inside * width + _BUCKETS, found.products + compared, 6 + 2 * step.k)
 
 
 def _density(step: Any, rows: int, width: int) -> _Work:
@@ -84,7 +88,7 @@ def _image_based(step: Any, rows: int, width: int) -> _Work:
 
 def _clipcov(step: Any, rows: int, width: int) -> _Work:
     levels = max(len(str(rows)) - 4, 1)  # samples of samples, from which the floor of gains is estimated
-    chosen = 60.0 * min(step.n or round((step.fraction or 0) * rows), rows)
+    chosen = _BUCKETS + 60.0 * min(step.n or round((step.fraction or 0) * rows), rows)
     return _Work(1, 4 + levels, (4, 28 + 4 * width, 1), chosen, 0, 10 * width / 64)
 
 
@@ -97,8 +101,8 @@ _WORK: dict[str, Callable[[Any, int, int], _Work]] = {
     "clipcov": _clipcov,
     "norm_sim_d": lambda step, rows, width: _Work(1, 3, (), rows * (2 * width + 26), 2 * rows * width**2, 2),
     "not_in": lambda step, rows, width: _Work(1, 1, (1,), 0, 0, 12),
-    "distinct": lambda step, rows, width: _Work(3, 0, (1024,), 350 * rows, 0, 50),
-    "balance": lambda step, rows, width: _Work(3, 0, (2,), 0, 0, 3.6),
+    "distinct": lambda step, rows, width: _Work(3, 0, (1024,), 2**28 + 350 * rows, 0, 50),
+    "balance": lambda step, rows, width: _Work(3, 0, (2,), 2**28, 0, 3.6),
     "sample": lambda step, rows, width: _Work(4, 0, (8, 26), 2 * rows, 0, 1.0),
     "choose_caption": lambda step, rows, width: _Work(3, 0, (2,), rows, 0, 0.3),
     "random_fraction": lambda step, rows, width: _Work(3, 0, (), 0, 0, 0.1),
@@ -124,7 +128,8 @@ def _of(step: Any, table: Table, rate: float) -> list[Needs]:
     names = [name for name in sorted(step.reads) if table.kind(name) == "vector"] if not parts else []
     width = max((table.vectors(name, np.empty(0, np.int64)).shape[1] for name in names), default=0)
     work = _WORK[step.name](step, rows, width) if step.name in _WORK else _Work()
-    files = sum(rows * each for each in work.arrays if rows * each > IN_MEMORY)
+    codes = 2 * rows if rows > IN_MEMORY else 0  # why each row was dropped
+    files = codes + sum(rows * each for each in work.arrays if rows * each > IN_MEMORY)
     held = work.held + sum(rows * each for each in work.arrays if rows * each <= IN_MEMORY)
     seconds = rows * work.micros * 1e-6 * max(width / 64, 1) + 2 * work.products / rate
     return [*parts, Needs(describe(step), work.passes, work.readings, held, files, seconds)]

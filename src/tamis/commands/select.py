@@ -7,7 +7,6 @@ import json
 import logging
 import re
 import shlex
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from itertools import chain
@@ -18,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tamis.core.errors import RecipeError, RunError, StopError, brief, nearest, unknown_message
-from tamis.core.files.scratch import scratch_in, temporary_file
+from tamis.core.files.scratch import scratch_in, temporary_file, temporary_folder
 from tamis.core.hub import stand_in
 from tamis.core.ids import as_json_value
 from tamis.core.types import INDEX_NUMBERS, INDEX_WORDS, Signal, flat, references, settings
@@ -90,7 +89,7 @@ def select(
         table = opened.table(columns)
         table.run_on_cluster = run_on_cluster
         if run_on_cluster is None and (space := space_for(table, chosen.steps)):
-            log.info("up to %.1f GB of temporary files in %s", space / 1e9, scratch or tempfile.gettempdir())
+            log.info("up to %.1f GB of temporary files in %s", space / 1e9, temporary_folder())
             temporary_file(int(space)).close()  # raises DiskFullError before the work
         outcome = run_in_any_order(table, chosen.steps)
     if (unscored := outcome.unscored) is not None:
@@ -120,13 +119,22 @@ def select(
 
 
 def needs(
-    run: PathLike | Run, recipe: RecipeLike, *, settings: Sequence[str] = (), partial: bool = False
+    run: PathLike | Run,
+    recipe: RecipeLike,
+    *,
+    settings: Sequence[str] = (),
+    any_model: bool = False,
+    partial: bool = False,
 ) -> list[Needs]:
     """Returns what each step of a recipe needs on this machine; raises what `select` raises before its work."""
     from tamis.commands.needs import needs_of
+    from tamis.recipes.steps.outcome import check_columns, check_files
 
     opened, chosen = open_run(run, partial=partial), load(recipe, settings)
-    return needs_of(opened.table(find_columns(chosen, opened)), chosen.steps)
+    table = opened.table(find_columns(chosen, opened, any_model=any_model))
+    check_files(chosen.steps)
+    check_columns(chosen.steps, table)
+    return needs_of(table, chosen.steps)
 
 
 def makers_of(recipe: Recipe, run: Run, columns: Mapping[str, str]) -> dict[str, dict[str, Any]]:

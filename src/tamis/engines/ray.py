@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from tamis.core.errors import StopError, TamisError, require
+from tamis.core.errors import StopError, TamisError, first_line, require
 from tamis.core.files.remote import known_secrets, take_secrets
 from tamis.core.files.storage import location
 from tamis.core.machine import cores
@@ -142,7 +142,10 @@ class _Cluster:
         except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, TamisError):
                 raise error.cause from error
-            raise
+            if not isinstance(error.cause, ray.exceptions.RayError | MemoryError):
+                raise
+            advice = "a worker died, probably out of memory: give workers more memory, or take more clusters"
+            raise StopError(f"Ray failed: {advice} ({first_line(error.cause)})") from error
         except ray.exceptions.RayError as error:
             raise StopError(f"Ray failed: {error}") from error
 

@@ -30,7 +30,7 @@ _BUCKET = 1 << 27
 _THREADS = min(4, cores())
 
 #: The rows of a group, a structured array with the fields `row`, `high` and `low` (the halves of the uid), `group`,
-#: `score`, and a field for each column of vectors.
+#: `score`, and `vectors`, in which each column of vectors is a field.
 Records = NDArray[Any]
 
 
@@ -98,14 +98,14 @@ def regroup(
         some = label[rows]
         counts += np.bincount(some[some >= 0], minlength=groups)
     starts = np.concatenate([[0], np.cumsum(counts)])
-    vectors = [(name, table.vectors(name, np.empty(0, np.int64))) for name in names]
-    kind = np.dtype(
-        [("row", "i8"), ("high", "u8"), ("low", "u8"), ("group", "i4"), *([("score", "f8")] if score else [])]
-        + [(name, some.dtype, some.shape[1:]) for name, some in vectors]
-    )
+    vectors = [(name, table.vectors(name, np.empty(0, np.int64))) for name in dict.fromkeys(names)]
+    fields: list[Any] = [("row", "i8"), ("high", "u8"), ("low", "u8"), ("group", "i4")]
+    fields += [("score", "f8")] if score else []
+    kind = np.dtype([*fields, ("vectors", [(name, some.dtype, some.shape[1:]) for name, some in vectors])])
+    most = _BUCKET if table.run_on_cluster is None else 8 * _BUCKET  # Ray is slow with many small objects
     edges = [0]
     for group, end in enumerate(starts[1:].tolist()):
-        if (end - starts[edges[-1]]) * kind.itemsize > _BUCKET and group > edges[-1]:
+        if (end - starts[edges[-1]]) * kind.itemsize > most and group > edges[-1]:
             edges.append(group)
     edges.append(groups)
     bucket_of = np.repeat(np.arange(len(edges) - 1, dtype=np.int32), np.diff(edges))
@@ -120,7 +120,7 @@ def regroup(
         if score:
             found["score"] = score[1](columns, labels.size)[inside]
         for name in names:
-            found[name] = columns[name][inside]
+            found["vectors"][name] = columns[name][inside]
         ends = np.searchsorted(bucket_of[found["group"]], np.arange(len(edges)))
         return [found[first:last] for first, last in pairwise(ends.tolist())]
 

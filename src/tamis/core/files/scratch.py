@@ -24,6 +24,8 @@ IN_MEMORY = 1 << 28
 _BLOCK = 1 << 20
 
 
+_ADVICE = "name another folder with TMPDIR or `tamis select --scratch`"
+
 _FOLDER: ContextVar[str | None] = ContextVar("folder of temporary files", default=None)
 
 
@@ -39,17 +41,32 @@ def scratch_in(folder: str | os.PathLike[str] | None) -> Iterator[None]:
         _FOLDER.reset(token)
 
 
+def temporary_folder() -> str:
+    return _FOLDER.get() or tempfile.gettempdir()
+
+
 def temporary_file(size: int) -> BinaryIO:
     """Returns a file of zeros that goes when it is closed; DiskFullError if the disk lacks the space."""
-    folder = _FOLDER.get() or tempfile.gettempdir()
+    folder = temporary_folder()
     if size > (free := shutil.disk_usage(folder).free):
         raise DiskFullError(
-            f"{folder} has {free / 1e9:.1f} GB free, and {size / 1e9:.1f} GB are needed for a while: name another "
-            "folder with TMPDIR or `tamis select --scratch`"
+            f"{folder} has {free / 1e9:.3g} GB free, and {size / 1e9:.3g} GB are needed for a while: {_ADVICE}"
         )
-    file: BinaryIO = tempfile.TemporaryFile(prefix="tamis-", dir=folder, buffering=0)  # noqa: SIM115
-    file.truncate(size)
-    return file
+    with _no_space(folder):
+        file: BinaryIO = tempfile.TemporaryFile(prefix="tamis-", dir=folder, buffering=0)  # noqa: SIM115
+        file.truncate(size)
+        return file
+
+
+@contextmanager
+def _no_space(folder: str) -> Iterator[None]:
+    """Turns the errors of a full disk, a quota, a limit, or a folder that is gone into one that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOENT):
+            raise
+        raise DiskFullError(f"temporary files do not fit into {folder} ({error.strerror}): {_ADVICE}") from error
 
 
 def stored(rows: int, dtype: DTypeLike) -> Any:
@@ -89,7 +106,7 @@ class StoredRows:
 
     def __init__(self, rows: int, dtype: DTypeLike) -> None:
         self.size, self.dtype = rows, np.dtype(dtype)
-        self._file = temporary_file(rows * self.dtype.itemsize)
+        self._folder, self._file = temporary_folder(), temporary_file(rows * self.dtype.itemsize)
         weakref.finalize(self, self._file.close)
 
     def __len__(self) -> int:
@@ -109,12 +126,6 @@ class StoredRows:
         start, stop, _ = rows.indices(self.size)
         given = np.ascontiguousarray(np.broadcast_to(np.asarray(values, self.dtype), stop - start)).view(np.uint8)
         done = 0
-        try:
-            while done < given.size:
+        while done < given.size:
+            with _no_space(self._folder):
                 done += os.pwrite(self._file.fileno(), given[done:].data, start * self.dtype.itemsize + done)
-        except OSError as error:
-            if error.errno == errno.ENOSPC:
-                raise DiskFullError(
-                    "no space is left for temporary files: name another folder with TMPDIR or `tamis select --scratch`"
-                ) from error
-            raise

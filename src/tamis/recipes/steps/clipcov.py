@@ -239,7 +239,8 @@ def _sums(step: ClipCov, stride: int, k: int, places: slice, rows: Records, _: N
         some = [unit_rows(side[at : at + _FEW]).sum(0, np.float64) for at in range(0, len(side), _FEW)]
         return np.asarray(np.sum(some, axis=0), np.float64)
 
-    return k, (total(rows[step.image]), total(rows[step.text])), rows["row"][-places.start % stride :: stride]
+    sample = rows["row"][-places.start % stride :: stride].copy()  # or all of the rows would stay in memory
+    return k, (total(rows["vectors"][step.image]), total(rows["vectors"][step.text])), sample
 
 
 @dataclass(frozen=True)
@@ -271,19 +272,19 @@ def _pick(
 ) -> _Choices:
     """Returns a class's choices with gains >= `floor`. Every `each`-th row takes part, and counts so many times."""
     rows = rows[::each]
-    images, texts = (unit_rows(rows[name]) for name in (step.image, step.text))
+    images, texts = (unit_rows(rows["vectors"][name]) for name in (step.image, step.text))
     modular = clipcov.modular_gains(
         images, texts, terms=step.terms, label=given.label, alpha=given.alpha, others=given.others, whole=given.whole
     )
     picks = clipcov.greedy(images, texts, modular, weight=each * given.weight, count=count, floor=floor)
-    some = rows[picks.rows]
-    return _Choices(k, picks, modular[picks.rows], some["row"], scramble(some["high"], some["low"]))
+    row, high, low = (rows[name][picks.rows] for name in ("row", "high", "low"))
+    return _Choices(k, picks, modular[picks.rows], row, scramble(high, low))
 
 
 def _drop_again(step: ClipCov, k: int, places: slice, rows: Records, given: tuple[_Class, Rows, Float64s]) -> Any:
     """Returns the class, which of its choices stay, the objective before and after, and the error of its centre."""
     known, chosen, gains = given
-    images, texts = (unit_rows(rows[name][chosen]) for name in (step.image, step.text))
+    images, texts = (unit_rows(rows["vectors"][name][chosen]) for name in (step.image, step.text))
     weight, every, stay = known.weight, np.arange(len(gains)), np.ones(len(gains), bool)
     if step.double_greedy:
         stay = clipcov.double_greedy(images, texts, gains, weight=weight, chosen=every)

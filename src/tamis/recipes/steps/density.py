@@ -196,7 +196,7 @@ class D2(_Thinned):
         k = min(self.k, int(np.diff(dealt.starts).max()))  # a cluster has no more rows
 
         def pick(cluster: int, places: slice, rows: Records, _: None) -> tuple[slice, Records]:
-            which, cosine = nearest_others(unit_rows(rows[self.embedding]), k)
+            which, cosine = nearest_others(unit_rows(rows["vectors"][self.embedding]), k)
             distance = np.clip(2 - 2 * cosine, 0, 1e9)  # squared, of unit rows; 1e9 for no neighbour
             raised = np.maximum(rows["score"], _LOWEST)
             raised += (np.exp(-distance) * raised[which]).sum(1)

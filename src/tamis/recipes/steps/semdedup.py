@@ -85,14 +85,15 @@ class SemDeDup(ClusterStep):
 
     def choose(self, table: Table, clusters: Clusters) -> Chosen:
         """Returns which rows stay, the cosine above which rows are dropped, and facts about the groups."""
-        count = len(clusters.centroids)
+        centroids, count = clusters.centroids, len(clusters.centroids)
         dealt = regroup(table, [self.embedding], clusters.label, count, seed=self.seed)
 
         def look(cluster: int, places: slice, rows: Records, _: None) -> tuple[slice, Records]:
-            unit = unit_rows(rows[self.embedding])  # float16 rows are not quite of length 1, nor is a copy's cosine 1
-            first = self._order(unit, clusters.centroids[cluster])
+            vectors = rows["vectors"][self.embedding]
+            unit = unit_rows(vectors)  # float16 rows are not quite of length 1, nor is a copy's cosine 1
+            first = self._order(unit, centroids[cluster])
             nearest, row = nearest_before(unit[first])
-            equal = equal_before(rows[self.embedding][first])
+            equal = equal_before(vectors[first])
             found = np.empty(first.size, [*PLACES, ("before", "i4")])
             found["row"], found["before"] = rows["row"][first], np.where(equal >= 0, equal, row)
             # Rounding must not affect exact duplicates.
