@@ -124,8 +124,9 @@ class PoolMeasuring:
     def start(self) -> None:
         """Starts measuring, unless there is nothing to do."""
         if not self.complete and not self._stopped:
-            self._thread = threading.Thread(target=self._measure, name="tamis look", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._measure, name="tamis look", daemon=True)
+            thread.start()
+            self._thread = thread  # only now: one that has not started is no more alive than one that ended
 
     def _measure(self) -> None:
         try:
