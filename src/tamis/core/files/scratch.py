@@ -48,11 +48,10 @@ def temporary_folder() -> str:
 def temporary_file(size: int) -> BinaryIO:
     """Returns a file of zeros that goes when it is closed; DiskFullError if the disk lacks the space."""
     folder = temporary_folder()
-    if size > (free := shutil.disk_usage(folder).free):
-        raise DiskFullError(
-            f"{folder} has {free / 1e9:.3g} GB free, and {size / 1e9:.3g} GB are needed for a while: {_ADVICE}"
-        )
     with _no_space(folder):
+        if size > (free := shutil.disk_usage(folder).free):
+            what = f"{free / 1e9:.3g} GB free, and {size / 1e9:.3g} GB are needed for a while"
+            raise DiskFullError(f"{folder} has {what}: {_ADVICE}")
         file: BinaryIO = tempfile.TemporaryFile(prefix="tamis-", dir=folder, buffering=0)  # noqa: SIM115
         file.truncate(size)
         return file

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tamis.core.arrays import Float32s, Float64s, Floats, Mask, Rows, load_array
 from tamis.core.errors import RecipeError, RunError, at_least_one, check_effect, first_line, needs_extra
-from tamis.core.files.scratch import stored
+from tamis.core.files.scratch import filled, stored
 from tamis.core.ids import scramble
 from tamis.core.math.similarity import unit_rows
 from tamis.recipes.steps.best import Best, Ranked, by_row, by_uid
@@ -67,10 +67,7 @@ def has_embedding(table: Table, name: str) -> Any:
     def work(span: slice, columns: dict[str, Any], candidates: Mask) -> tuple[slice, Mask]:
         return span, candidates & present(columns[name])
 
-    there = stored(len(table), bool)
-    for span, found in table.scan([name], work):
-        there[span] = found
-    return there
+    return filled(len(table), bool, table.scan([name], work))
 
 
 def order_by_uid(table: Table, rows: Rows, *, seed: int = 0) -> Rows:
@@ -232,7 +229,8 @@ class ImageBased(ClusterStep):
         reference: embeddings of the reference images by the same model: a run folder that stores them (score a folder
             of images with --keep embeddings), or a .npy file (m, d).
         embedding: a column of stored embeddings (DataComp: l14_img).
-        clusters: how many for the pool, at most one per row; None: `usual_count`, one per thousand rows or fewer.
+        clusters: how many for the pool, at most one per row; None: `usual_count`, one per thousand rows
+            or fewer.
             DataComp takes 100,000.
         centroids: instead, a .npy file (k, d) of centroids, such as those that DataComp published for its pools. Rows
             and references go to the centroid of largest inner product, as there.

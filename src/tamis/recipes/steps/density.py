@@ -9,7 +9,7 @@ import numpy as np
 
 from tamis.core.arrays import Mask, Rows
 from tamis.core.errors import at_least_one, check_effect, check_fraction
-from tamis.core.files.scratch import stored
+from tamis.core.files.scratch import filled, stored
 from tamis.core.ids import scramble
 from tamis.core.math.order import ordered_bits
 from tamis.core.math.pruning import nearest_others, pick_apart, quotas
@@ -185,9 +185,7 @@ class D2(_Thinned):
         def scored(span: slice, columns: dict[str, Any], there: Mask) -> tuple[slice, Mask]:
             return span, there & ~np.isnan(values(columns, there.size))
 
-        for span, found in table.with_candidates(there).scan(sorted(parse(self.score).columns), scored):
-            there[span] = found
-        return there
+        return filled(len(table), bool, table.with_candidates(there).scan(sorted(parse(self.score).columns), scored))
 
     def choose(self, table: Table, clusters: Clusters) -> Chosen:
         columns, values = sorted(parse(self.score).columns), parse(self.score).fit(table)
