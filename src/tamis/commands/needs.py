@@ -73,8 +73,15 @@ def _d2(step: Any, rows: int, width: int) -> _Work:
     count, found = _clusters(step, rows, width)
     inside = rows / count
     arrays = (*found.arrays, 36 + 2 * width, 24, 1)
-    compared = rows * inside * (width + 8 * step.k)  # finding the nearest costs as much as some products
-    return _Work(3, 4, arrays, found.held + 6 * inside * width + _BUCKETS, found.products + compared, 6 + 2 * step.k)
+    finding = 0.015 * inside * step.k  # the nearest of a cluster
+    return _Work(
+        3,
+        4,
+        arrays,
+        found.held + 6 * inside * width + _BUCKETS,
+        found.products + rows * inside * width,
+        6 + 2 * step.k + finding,
+    )
 
 
 def _density(step: Any, rows: int, width: int) -> _Work:
@@ -99,7 +106,7 @@ _WORK: dict[str, Callable[[Any, int, int], _Work]] = {
     "density": _density,
     "image_based": _image_based,
     "clipcov": _clipcov,
-    "norm_sim_d": lambda step, rows, width: _Work(1, 3, (), rows * (2 * width + 26), 2 * rows * width**2, 2),
+    "norm_sim_d": lambda step, rows, width: _Work(1, 3, (), rows * (2 * width + 26), 2 * rows * width**2, 8),
     "not_in": lambda step, rows, width: _Work(1, 1, (1,), 0, 0, 12),
     "distinct": lambda step, rows, width: _Work(3, 0, (1024,), 2**28 + 350 * rows, 0, 50),
     "balance": lambda step, rows, width: _Work(3, 0, (2,), 2**28, 0, 3.6),
