@@ -72,16 +72,9 @@ def _semdedup(step: Any, rows: int, width: int) -> _Work:
 def _d2(step: Any, rows: int, width: int) -> _Work:
     count, found = _clusters(step, rows, width)
     inside = rows / count
-    arrays = (*found.arrays, 36 + 2 * width, 24, 1)
-    finding = 0.015 * inside * step.k  # the nearest of a cluster
-    return _Work(
-        3,
-        4,
-        arrays,
-        found.held + 6 * inside * width + _BUCKETS,
-        found.products + rows * inside * width,
-        6 + 2 * step.k + finding,
-    )
+    arrays = (*found.arrays, 1, 36 + 2 * width, 24, 1)
+    held, products = found.held + 6 * inside * width + _BUCKETS, found.products + rows * inside * width
+    return _Work(3, 4, arrays, held, products, 6 + 2 * step.k + 0.015 * inside * step.k)  # the nearest of a cluster
 
 
 def _density(step: Any, rows: int, width: int) -> _Work:
