@@ -102,7 +102,7 @@ def regroup(
     fields: list[Any] = [("row", "i8"), ("high", "u8"), ("low", "u8"), ("group", "i4")]
     fields += [("score", "f8")] if score else []
     kind = np.dtype([*fields, ("vectors", [(name, some.dtype, some.shape[1:]) for name, some in vectors])])
-    most = _BUCKET if table.run_on_cluster is None else 8 * _BUCKET  # Ray is slow with many small objects
+    most = _BUCKET if table.run_on_cluster is None else 8 * _BUCKET  # parts below 100 kB fill Ray's driver
     edges = [0]
     for group, end in enumerate(starts[1:].tolist()):
         if (end - starts[edges[-1]]) * kind.itemsize > most and group > edges[-1]:
