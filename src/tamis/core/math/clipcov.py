@@ -15,16 +15,14 @@ quantity" (AISTATS, arXiv 2403.12267), equations 23 to 36 and algorithm 1.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tamis.core.arrays import Float64s, Floats, Mask, Rows
-from tamis.core.math.order import keep_top
+from tamis.core.math.order import as_heads, keep_top
 
 #: The terms of the objective: F_cov (F_class and F_self), F_label, F_class^reg (subtracted), F_inter.
 TERMS = ("cov", "label", "class_reg", "inter")
@@ -228,13 +226,9 @@ def merge(picks: Sequence[Picks], ties: Sequence[NDArray[np.uint64]], count: int
     classes, the lower number in `ties` goes first. Returns at most `count` positions in the choices of all classes, one
     class after another.
     """
-    firsts = np.cumsum([0, *(len(each.rows) for each in picks)]).tolist()
-    queues = [
-        zip((-each.gains).tolist(), tie.tolist(), range(first, first + len(tie)), strict=True)
-        for each, tie, first in zip(picks, ties, firsts[:-1], strict=True)
-    ]
-    # The least of the heads of all queues is next, so the queues need not be sorted.
-    return np.array([position for *_, position in islice(heapq.merge(*queues), count)], np.int64)
+    heads = [as_heads(each.gains, tie) for each, tie in zip(picks, ties, strict=True)]
+    gains, tie = (np.concatenate(parts) for parts in zip(*heads, strict=True))
+    return np.lexsort((tie, -gains))[:count].astype(np.int64)
 
 
 def covariance(products: Floats, image_sum: Floats, text_sum: Floats, n: int) -> Float64s:

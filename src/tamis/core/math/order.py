@@ -173,6 +173,19 @@ def quantile(scan: Scan[Any], share: float, rows: int) -> float | None:
         return float(np.quantile(number_of(np.array([low, high])), part))
 
 
+def as_heads(values: Float64s, ties: U64) -> tuple[Float64s, U64]:
+    """Returns keys by which rows of several sequences sort as if the best of all heads were taken again and again.
+
+    Higher values go first, of equal ones lower ties: (n,) of one sequence. A value that is better than one before it
+    waits for that one, and then comes next: it gets the values of the worst row up to it.
+    """
+    order = np.lexsort((ties, -values))
+    rank = np.empty(order.size, np.int64)
+    rank[order] = np.arange(order.size)
+    worst = order[np.maximum.accumulate(rank)]
+    return values[worst], ties[worst]
+
+
 def of_group(values: U64, group: Rows) -> Any:
     """Returns the value of each row's group; the only value if there is one group."""
     return values[0] if values.size == 1 else values[group]

@@ -11,7 +11,7 @@ from tamis.core.arrays import Mask, Rows
 from tamis.core.errors import at_least_one, check_effect, check_fraction
 from tamis.core.files.scratch import filled, stored
 from tamis.core.ids import scramble
-from tamis.core.math.order import ordered_bits
+from tamis.core.math.order import as_heads, ordered_bits
 from tamis.core.math.pruning import nearest_others, pick_apart, quotas
 from tamis.core.math.similarity import unit_rows
 from tamis.recipes.steps.best import PLACES, Best, Ranked, by_row, by_uid, first_places, rows_at
@@ -201,14 +201,9 @@ class D2(_Thinned):
             weights = np.exp(-self.gamma * distance) if self.mode == "weighted" else np.ones_like(distance)
             ties = scramble(rows["high"], rows["low"], self.seed)
             picks, scores = pick_apart(raised, which, weights, len(rows), ties)
-            # Of all clusters together the row of highest score is next; a row whose score rose follows what raised it.
-            order = np.lexsort((ties[picks], -scores))
-            rank = np.empty(order.size, np.int64)
-            rank[order] = np.arange(order.size)
-            first = order[np.maximum.accumulate(rank)]
+            scores, ties = as_heads(scores, ties[picks])  # of all clusters together the highest score is next
             found = np.empty(len(rows), PLACES)
-            found["row"], found["key"] = rows["row"][picks], ordered_bits(scores[first])
-            found["tie"] = ties[picks[first]]
+            found["row"], found["key"], found["tie"] = rows["row"][picks], ordered_bits(scores), ties
             return places, found
 
         found = stored(len(dealt), PLACES)
