@@ -88,7 +88,7 @@ def _image_based(step: Any, rows: int, width: int) -> _Work:
 
 def _clipcov(step: Any, rows: int, width: int) -> _Work:
     levels = max(len(str(rows)) - 4, 1)  # samples of samples, from which the floor of gains is estimated
-    chosen = _BUCKETS + 60.0 * min(step.n or round((step.fraction or 0) * rows), rows)
+    chosen = _BUCKETS + 200.0 * min(step.n or round((step.fraction or 0) * rows), rows)
     return _Work(1, 4 + levels, (4, 28 + 4 * width, 1), chosen, 0, 10 * width / 64)
 
 
