@@ -29,9 +29,10 @@ from benchmarks.measure import Case, Spent, alone, benchmark, child, in_turn, sp
 from benchmarks.runs import Array, RunWriter, written
 from tamis.core.math.similarity import unit_rows
 from tamis.recipes.steps import Distinct
-from tamis.recipes.steps.clusters import Clusters, gather, order_by_uid
+from tamis.recipes.steps.clusters import Clusters
 from tamis.recipes.steps.semdedup import SemDeDup
 from tamis.runs import open_run
+from tamis.runs.regroup import Records, regroup
 from tamis.runs.table import MemoryTable, Table
 from tamis.signals.image_hash import ImageHash, colours_of, hashes_of, lightness_of
 
@@ -154,9 +155,9 @@ def clusters_of(folder: str) -> Clusters:
 
 def blocks(folder: str, out: str) -> int:
     """Ours; four thresholds in one pass."""
-    keep, _, _ = SemDeDup(epsilon=EPSILON, keep="random", also=ALSO).choose(
-        open_run(folder).table(), clusters_of(folder)
-    )
+    table = open_run(folder).table()
+    kept, *_ = SemDeDup(epsilon=EPSILON, keep="random", also=ALSO).choose(table, clusters_of(folder))
+    keep = kept(slice(0, len(table)))
     np.save(out, keep)
     return int(keep.sum())
 
@@ -164,15 +165,15 @@ def blocks(folder: str, out: str) -> int:
 def whole_matrices(folder: str, out: str) -> int:
     """One matrix per cluster; four thresholds in one pass."""
     table, clusters = open_run(folder).table(), clusters_of(folder)
-    order = order_by_uid(table, np.arange(len(table)), groups=clusters.label)
-    starts = np.searchsorted(clusters.label[order], np.arange(len(clusters.centroids) + 1)).astype(np.int64)
+
+    def work(cluster: int, places: slice, rows: Records, _: None) -> tuple[Array, Array]:
+        unit = unit_rows(rows["vectors"][EMBEDDING])
+        return rows["row"].copy(), np.triu(unit @ unit.T, 1).max(0)
+
     keep = {epsilon: np.ones(len(table), bool) for epsilon in (EPSILON, *ALSO)}
-    for group in gather(table, [EMBEDDING], order, starts):
-        for _, place, (vectors,) in group:
-            unit = unit_rows(vectors)
-            largest = np.triu(unit @ unit.T, 1).max(0)
-            for epsilon, kept in keep.items():
-                kept[order[place]] = largest <= np.float32(1 - epsilon)
+    for rows, largest in regroup(table, [EMBEDDING], clusters.label, len(clusters.centroids)).scan(work):
+        for epsilon, kept in keep.items():
+            kept[rows] = largest <= np.float32(1 - epsilon)
     np.save(out, keep[EPSILON])
     return int(keep[EPSILON].sum())
 
