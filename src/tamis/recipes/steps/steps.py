@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tamis.core.arrays import Mask, Rows
-from tamis.core.errors import RecipeError, check_effect, check_fraction, check_words, unknown_message
+from tamis.core.errors import RecipeError, RunError, check_effect, check_fraction, check_words, unknown_message
 from tamis.core.math.order import number_of, round_half_up
 from tamis.core.types import USABLE
 from tamis.recipes.steps.best import Best, Ranked, by_row, by_uid
@@ -80,7 +80,8 @@ def budget_of(step: Any, table: Table) -> int:
 def groups_of(table: Table, column: str) -> tuple[list[Any], Rows, Callable[[Any], Rows]]:
     """Returns the values of a column, how many rows have each, and a function.
 
-    The function takes the column of some rows and returns the numbers of their values; -1 without a value.
+    The function takes the column of some rows and returns the numbers of their values; -1 without a value. RunError: it
+    meets a value that was not there when the values were counted, since someone tags pairs meanwhile.
     """
     sizes: Counter[Any] = Counter()
 
@@ -102,7 +103,10 @@ def groups_of(table: Table, column: str) -> tuple[list[Any], Rows, Callable[[Any
     def codes_of(values: Any) -> Rows:
         words = encode(values)
         inside = words.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-        known = [*(numbers[value] for value in words.dictionary.to_pylist()), -1]
+        try:
+            known = [*(numbers[value] for value in words.dictionary.to_pylist()), -1]
+        except KeyError as error:
+            raise RunError(f"the column {column!r} changed while it was read: choose again") from error
         return np.asarray(np.array(known, np.int64)[inside])
 
     return list(sizes), np.array([*sizes.values()], np.int64), codes_of

@@ -365,11 +365,11 @@ class Explorer:
 
     def retag(self, change: Callable[[], Rows]) -> dict[str, Any]:
         """Calls `change`, which changes tags; returns the number of its rows, and their tags unless they are many."""
-        try:
-            rows = change()
-        finally:
-            with self._guard:
-                self._choice.cache_clear()  # recipes may read tags
+        with self._guard:  # a recipe that reads tags is applied to those before or after the change
+            try:
+                rows = change()
+            finally:
+                self._choice.cache_clear()
                 self._bins.pop(LABEL, None)
         few = {str(row): self.tags.of(row) for row in rows.tolist()} if rows.size <= FEW else None
         return {"changed": int(rows.size), "rows": few, "tags": self.tag_facts()}
