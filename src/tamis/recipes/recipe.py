@@ -221,6 +221,17 @@ def _with_count(data: Mapping[str, Any], name: str, base: str, count: int) -> di
     return {**data, "name": name, "about": f"{about}.", "select": steps}
 
 
+def at_share(recipe: Recipe, share: float) -> Recipe | None:
+    """Returns a recipe whose last step keeps another share of the pool, clip@0.2 of clip-50; None without a share."""
+    steps = list(recipe.text.get("select") or [])
+    step, settings = next(iter(steps[-1].items())) if steps else ("", None)
+    if not isinstance(settings, dict) or "fraction" not in settings:
+        return None
+    steps[-1] = {step: {**settings, "fraction": share, "of": "pool"}}
+    name = recipe.name.removesuffix(f"-{100 * settings['fraction']:.3g}")
+    return load({**recipe.text, "name": f"{name}@{share:g}", "select": steps})
+
+
 class _Loader(yaml.SafeLoader):
     """YAML without aliases, repeated keys and dates, and with decimal numbers only: anything else is a word."""
 

@@ -37,18 +37,13 @@ from tamis.recipes.steps.outcome import check_files
 from tamis.reports.sections.subsets import intersections, jaccard
 from tamis.runs.claims import lock_run
 from tamis.runs.makers import models_in_words
-from tamis.runs.reasons import Verdict
 from tamis.runs.run import Run, open_run, run_at
 from tamis.runs.subset import Subset
 from tamis.train.clip import training_rows
 from tamis.train.evaluate.cells import (
-    Cell,
     CellResult,
     counted_tasks,
-    execute_all,
-    identity,
-    result_of,
-    shared_text_states,
+    train_all,
 )
 from tamis.train.evaluate.tasks import Tasks
 from tamis.train.scales import CaptionTraining, Training, at_scale
@@ -64,9 +59,6 @@ FORMAT = 1
 
 #: The baseline, if it is among the subsets.
 BASELINE = "no-filter"
-
-#: Replaces a subset's reasons before it is sent to another process.
-_NO_REASONS = Verdict(problem="reasons stay with the subset's file")
 
 #: Index field with the true kind of a pair, if known.
 TRUTH = "truth"
@@ -422,29 +414,13 @@ def compare(
         task_folder = tasks(folder) if callable(tasks) else Path(tasks)
         counted = counted_tasks(training, task_folder, only)
         numbers = tuple(range(training.seed, training.seed + seeds))
-        cells = {}
-        for seed in numbers:  # seed by seed: a bench that stops early has results for every subset
-            one = replace(training, seed=seed)
-            for subset in subsets:
-                cells[subset.name, seed] = Cell(
-                    name=f"{subset.name}, seed {seed}",
-                    subset=replace(subset, funnel=(), verdict=_NO_REASONS),
-                    training=one,
-                    tasks=task_folder,
-                    only=tuple(task.name for task in counted),
-                    device=device,
-                    folder=folder,
-                    ident=identity(subset, one, counted, device.precision),
-                    keep_model=keep_models,
-                    at_a_time=max(1, min(workers, seeds * len(subsets))),
-                )
-        if any(not cell.path.is_file() for cell in cells.values()):
-            states = shared_text_states(run, training, device, folder)
-            alt = {key: cell for key, cell in cells.items() if cell.subset.caption is None}
-            cells |= {key: replace(cell, text_states=states) for key, cell in alt.items()}
-        problems = execute_all(cells.values(), workers)
-        results = {key: result_of(cell.path) for key, cell in cells.items() if cell.path.is_file()}
-        failed = {cell.name: problems[cell.ident] for cell in cells.values() if cell.ident in problems}
+        # Seed by seed: a bench that stops early has results for every subset.
+        wanted = {(subset.name, seed): (subset, replace(training, seed=seed)) for seed in numbers for subset in subsets}
+        results, problems = train_all(
+            wanted, tasks=task_folder, counted=counted, device=device, folder=folder, workers=workers,
+            keep_models=keep_models,
+        )  # fmt: skip
+        failed = {f"{name}, seed {seed}": why for (name, seed), why in problems.items()}
         done = summarise(subsets, results, training, numbers, [task.name for task in counted], failed, scoring or {})
         write_record(folder / RESULT, done.facts())
         return done

@@ -11,13 +11,13 @@ import multiprocessing
 import os
 import shutil
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import xxhash
@@ -29,6 +29,7 @@ from tamis.core.ids import fingerprint
 from tamis.core.processes import die_with_parent
 from tamis.core.types import Device
 from tamis.models.device import use_threads
+from tamis.runs.reasons import Verdict
 from tamis.runs.run import Run
 from tamis.runs.subset import OtherCaptions, Subset
 from tamis.train.clip import pool_reading_settings, train_clip, training_rows
@@ -42,7 +43,13 @@ from tamis.train.towers import build, digests, needs_tokenizer
 log = logging.getLogger(__name__)
 
 #: Increase it when the same cell would give another result.
-VERSION = 3
+VERSION = 4
+
+
+#: Replaces a subset's reasons before it is sent to another process.
+_NO_REASONS = Verdict(problem="reasons stay with the subset's file")
+
+Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,12 +79,20 @@ class CellResult:
     """The part of a cell's result that is compared."""
 
     scores: Mapping[str, float]  # {task: score}
+    #: {task: mean log-probability of the right answers}, see `core.math.likelihood`; {} of a captioner
+    likelihoods: Mapping[str, float]
     training_seconds: float  # including earlier calls
+    seconds: float  # of training and evaluation
 
     @property
     def score(self) -> float:
         """The mean over the tasks."""
         return sum(self.scores.values()) / len(self.scores)
+
+    @property
+    def likelihood(self) -> float:
+        """The mean over the tasks of the log-likelihoods, in nats."""
+        return sum(self.likelihoods.values()) / len(self.likelihoods)
 
 
 def identity(subset: Subset, training: Training, tasks: Sequence[ZeroShotTask], precision: str) -> str:
@@ -130,10 +145,52 @@ def shared_text_states(run: Run, training: Training, device: Device, folder: Pat
     return path
 
 
+def train_all(
+    wanted: Mapping[Key, tuple[Subset, Training]],
+    *,
+    tasks: Path,
+    counted: Sequence[ZeroShotTask],
+    device: Device,
+    folder: Path,
+    workers: int,
+    keep_models: bool = False,
+) -> tuple[dict[Key, CellResult], dict[Key, str]]:
+    """Trains a model on each subset, as each training says, in the order of the mapping, unless that is done.
+
+    Returns the results, and why those that are missing failed. Subsets of the same pairs share a cell.
+    """
+    cells = {
+        key: Cell(
+            name=f"{subset.name}, seed {training.seed}",
+            subset=replace(subset, funnel=(), verdict=_NO_REASONS),
+            training=training,
+            tasks=tasks,
+            only=tuple(task.name for task in counted),
+            device=device,
+            folder=folder,
+            ident=identity(subset, training, counted, device.precision),
+            keep_model=keep_models,
+            at_a_time=max(1, min(workers, len(wanted))),
+        )
+        for key, (subset, training) in wanted.items()
+    }
+    if any(not cell.path.is_file() for cell in cells.values()):
+        one = next(iter(cells.values()))
+        states = shared_text_states(one.subset.run, one.training, device, folder)
+        alt = {key: cell for key, cell in cells.items() if cell.subset.caption is None}
+        cells |= {key: replace(cell, text_states=states) for key, cell in alt.items()}
+    problems = execute_all(cells.values(), workers)
+    results = {key: result_of(cell.path) for key, cell in cells.items() if cell.path.is_file()}
+    return results, {key: problems[cell.ident] for key, cell in cells.items() if cell.ident in problems}
+
+
 def result_of(path: Path) -> CellResult:
     """Reads a cell's result."""
     facts = read_record(path, "delete it and repeat `tamis bench`")
-    return CellResult(scores=facts["scores"], training_seconds=facts["training_seconds"])
+    return CellResult(
+        scores=facts["scores"], likelihoods=facts["likelihoods"], training_seconds=facts["training_seconds"],
+        seconds=facts["training_seconds"] + facts["evaluation_seconds"],
+    )  # fmt: skip
 
 
 def execute(cell: Cell) -> None:
@@ -145,30 +202,30 @@ def execute(cell: Cell) -> None:
     )  # fmt: skip
     trained = train_clip(cell.subset, out=folder, training=cell.training, how=how)
     start = time.perf_counter()
-    scores = _scores(cell, str(folder))
+    scores, likelihoods = _scores(cell, str(folder))
     facts = {
         "name": cell.name, "seed": cell.training.seed, "samples": trained.samples, "pairs": trained.pairs,
         "unreadable": trained.unreadable, "training_seconds": round(trained.seconds, 2),
         "evaluation_seconds": round(time.perf_counter() - start, 2), "scores": scores,
-        "training": asdict(cell.training),
+        "likelihoods": likelihoods, "training": asdict(cell.training),
     }  # fmt: skip
     write_record(cell.path, facts)
     if not cell.keep_model:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _scores(cell: Cell, model: str) -> dict[str, float]:
-    """Returns {task: score} of a trained model: CIDEr of a captioner, else each task's own metric."""
+def _scores(cell: Cell, model: str) -> tuple[dict[str, float], dict[str, float]]:
+    """Returns {task: score} of a trained model, CIDEr of a captioner, else each task's own metric; and likelihoods."""
     device = replace(cell.device, precision="float32")  # as DataComp evaluates
     if isinstance(cell.training, CaptionTraining):
         captioned = evaluate_captions(model, cell.tasks, device, only=cell.only, metrics=["CIDEr"])
-        return {one.task: one.metrics["CIDEr"] for one in captioned}
+        return {one.task: one.metrics["CIDEr"] for one in captioned}, {}
     evaluated = evaluate_zero_shot(model, cell.tasks, device, only=cell.only)
     scores = {one.task: one.score for one in evaluated.results if one.score is not None}
     if evaluated.failed or len(scores) < len(evaluated.results):
         why = "; ".join(f"{name}: {reason}" for name, reason in evaluated.failed.items()) or "a task has no score"
         raise StopError(f"it could not be evaluated: {why}")
-    return scores
+    return scores, {one.task: one.log_likelihood for one in evaluated.results}
 
 
 def counted_tasks(training: Training, tasks: str | os.PathLike[str], only: Sequence[str]) -> list[ZeroShotTask]:

@@ -23,6 +23,7 @@ from tamis.core.files.checked import read_record, write_record
 from tamis.core.files.targets import check_own
 from tamis.core.ids import LENGTH, fingerprint
 from tamis.core.machine import cores
+from tamis.core.math.likelihood import Questions, best_log_likelihood
 from tamis.core.math.similarity import cosines, unit_rows
 from tamis.core.math.statistics import group_means, recall_at, top_classes
 from tamis.core.processes import prefetch_items
@@ -37,7 +38,10 @@ from tamis.train.evaluate.tasks import Average, TaskImage, Tasks, ZeroShotTask, 
 log = logging.getLogger(__name__)
 
 #: Increase it when the same model and task would give other numbers.
-VERSION = 1
+VERSION = 2
+
+#: The continuous metric of every task.
+LIKELIHOOD = "log_likelihood"
 
 _MAX_PIXELS = 100_000_000
 _SHOWN = 5  # name at most so many unusable images of a task
@@ -75,6 +79,11 @@ class TaskResult:
     def score(self) -> float | None:
         """The value of the metric that counts; None if undefined."""
         return self.metrics.get(self.metric)
+
+    @property
+    def log_likelihood(self) -> float:
+        """The mean log-probability of the right answers; see `core.math.likelihood`."""
+        return float(self.metrics[LIKELIHOOD] or 0.0)
 
     def row(self) -> dict[str, str]:
         """A row of the printed table."""
@@ -261,6 +270,9 @@ class _Runner:
             "acc5": float(five.mean()) if len(task.classes) >= _DEEPEST else None,
             "mean_per_class_recall": float(recall_score(truth, best, **macro)),
             "F1-macro_all": float(f1_score(truth, best, **macro)),
+            LIKELIHOOD: best_log_likelihood(
+                [Questions(embedded.vectors, classes, truth, np.arange(len(task.classes)))]
+            ),
         }
         groups: dict[str, Any] = {}
         for name, field in task.worst.items():
@@ -281,6 +293,9 @@ class _Runner:
         metrics: Metrics = {f"image_retrieval_recall@{k}": to_image[k] for k in ks}
         metrics |= {f"text_retrieval_recall@{k}": to_text[k] for k in ks}
         metrics["mean_recall@1"] = (to_image[1] + to_text[1]) / 2
+        images = embedded.vectors
+        ways = [Questions(texts, images, of_text, of_image), Questions(images, texts, of_image, of_text)]
+        metrics[LIKELIHOOD] = best_log_likelihood(ways)
         return metrics, {}
 
     def _associate(self, task: ZeroShotTask, embedded: _Embedded) -> tuple[Metrics, dict[str, Any]]:
@@ -291,15 +306,18 @@ class _Runner:
         if not instances:
             raise PoolError(f"{task.folder}: no instance has all its candidates' images")
         cues = self._texts([_cue(embedded.images[numbers[0]].captions[0]) for numbers in instances.values()])
-        scores, sizes = [], []
+        scores, sizes, questions = [], [], []
         for cue, numbers in zip(cues, instances.values(), strict=True):
             right = np.array([embedded.images[number].right for number in numbers])
             chosen = np.zeros(len(numbers), bool)
             chosen[top_classes(cosines(cue[None], embedded.vectors[numbers]), int(right.sum()))[0]] = True
             scores.append((right & chosen).sum() / (right | chosen).sum())  # Jaccard 1912
+            questions.append(Questions(cue[None], embedded.vectors[numbers], np.ones(1, np.int64), right.astype(int)))
             sizes.append(len(numbers))
         jaccard, many = np.array(scores), np.array(sizes)
-        metrics: Metrics = {"avg_jaccard_score": float(jaccard.mean())}
+        metrics: Metrics = {
+            "avg_jaccard_score": float(jaccard.mean()), LIKELIHOOD: best_log_likelihood(questions)
+        }  # fmt: skip
         for name, (low, high) in _SIZES.items():
             some = (many >= low) & (many <= high)
             metrics[f"jaccard_score_{name}"] = float(jaccard[some].mean()) if some.any() else None
