@@ -26,7 +26,7 @@ from tamis_lab.tasks import make_tasks
 from tamis_lab.world import OBJECTS
 
 TABLE = Path(__file__).with_name("choose_oracle.csv")
-PAIRS, IMAGES = 10_000, 240
+PAIRS, IMAGES = 5_000, 240
 LENGTHS = (12_288, 24_576, 49_152)
 ARMS: tuple[tuple[str, float | None], ...] = (
     ("no-filter", None), ("random", 0.3), ("clip-50", 0.3), ("clip-50", 0.5), ("tmars", 0.3), ("tmars", 0.5),

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from tamis.runs.stream import samples_of as samples_of
     from tamis.runs.subset import Subset as Subset
     from tamis.train.evaluate.bench import bench as bench
+    from tamis.train.evaluate.choose import choose as choose
 
 _MODULES = {
     "plan": "tamis.commands.run_recipe",
@@ -47,6 +48,7 @@ _MODULES = {
     "map_embeddings": "tamis.reports.explore.layout",
     "bench": "tamis.train.evaluate.bench",
     "check": "tamis.runs.check",
+    "choose": "tamis.train.evaluate.choose",
     "explore": "tamis.commands.explore",
     "export": "tamis.commands.export",
     "look": "tamis.commands.look",

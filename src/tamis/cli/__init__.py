@@ -45,6 +45,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "run": score.run_recipe,
     "status": score.status,
     "bench": evaluate.bench,
+    "choose": evaluate.choose,
     "list": look.list_things,
     "check": look.check,
     "convert": make.convert,

@@ -1,4 +1,4 @@
-"""Commands that evaluate: `tamis bench` ranks recipes, `tamis evaluate` measures models and scores of texts."""
+"""Commands that evaluate: `tamis bench` and `tamis choose` rank recipes, `tamis evaluate` measures models and texts."""
 
 from __future__ import annotations
 
@@ -24,36 +24,52 @@ _RECIPES = Option(
 _SIGNAL_SETTING = Option(
     "--set", metavar="signals.A.B=VALUE", help="Setting of a signal, for every recipe that has it."
 )
+_ARMS = Option(
+    help="Recipes that race: names or .yaml files with commas; repeatable. Default: clip-50,tmars.",
+    autocompletion=options.completion("recipes"),
+)
 _RESULTS = Option("--out", "-o", metavar="DIR", help="Folder for the results; a repeated command resumes.")
+
+_Source = Annotated[str, Argument(metavar="RUN|POOL|lab", help="A run, a pool, or lab for a drawn pool.")]
+_BenchRun = Annotated[
+    str | None, Option("--run", metavar="RUN", help="Run folder or URL for a pool. Default: DIR/run.")
+]
+_BenchField = Annotated[
+    list[str] | None, Option("--field", help="If the source is a pool: json field to store; lab pools have truth.")
+]
+_Model = Annotated[str | None, Option("--model", help="Another architecture, or a checkpoint to start from.")]
+_TrainBatch = Annotated[int | None, Option("--train-batch", min=2, help="Pairs compared with each other.")]
+_Captioner = Annotated[
+    str | None, Option("--captioner", help="Train this captioner, lab or icc, not a CLIP; the score is its CIDEr.")
+]
+_LabPairs = Annotated[int | None, Option("--pairs", min=1, help="Pairs of the lab's pool.")]
+_LabSize = Annotated[int | None, Option("--size", min=1, help="Images of each of the lab's tasks.")]
+_BenchWorkers = Annotated[int, Option("--workers", min=1, help="Models to train at once.")]
 
 
 def bench(
-    source: Annotated[str, Argument(metavar="RUN|POOL|lab", help="A run, a pool, or lab for a drawn pool.")],
+    source: _Source,
     out: Annotated[Path, _RESULTS],
     compute: options.TrainingCompute,
     recipes: Annotated[list[str] | None, _RECIPES] = None,
     tasks: options.Tasks = "lab",
     only: options.OnlyTasks = None,
-    run: Annotated[str | None, Option(metavar="RUN", help="Run folder or URL for a pool. Default: DIR/run.")] = None,
+    run: _BenchRun = None,
     settings: Annotated[list[str] | None, _SIGNAL_SETTING] = None,
-    field: Annotated[
-        list[str] | None, Option(help="If the source is a pool: json field to store; lab pools have truth.")
-    ] = None,
+    field: _BenchField = None,
     seeds: Annotated[int, Option(min=2, help="Models trained on each subset; at least 3 for a fair answer.")] = 3,
     scale: options.Scale = "lab",
     samples: Annotated[int | None, Option(min=1, help="Pairs that each model sees, repeats counted.")] = None,
-    model: Annotated[str | None, Option(help="Another architecture, or a checkpoint to start from.")] = None,
-    batch: Annotated[int | None, Option("--train-batch", min=2, help="Pairs compared with each other.")] = None,
-    captioner: Annotated[
-        str | None, Option(help="Train this captioner, lab or icc, not a CLIP; the score is its CIDEr.")
-    ] = None,
-    pairs: Annotated[int | None, Option(min=1, help="Pairs of the lab's pool.")] = None,
-    size: Annotated[int | None, Option(min=1, help="Images of each of the lab's tasks.")] = None,
+    model: _Model = None,
+    batch: _TrainBatch = None,
+    captioner: _Captioner = None,
+    pairs: _LabPairs = None,
+    size: _LabSize = None,
     quick: Annotated[bool, Option("--quick", help="The smallest useful size: 10 minutes on 2 idle cores.")] = False,
     utility: Annotated[
         bool, Option("--utility", help="Instead of recipes: what one more pair of each true kind is worth (T-MARS).")
     ] = False,
-    workers: Annotated[int, Option(min=1, help="Models to train at once.")] = 2,
+    workers: _BenchWorkers = 2,
     keep_models: Annotated[bool, Option("--keep-models", help="Keep the trained models.")] = False,
     partial: options.Partial = False,
     as_json: options.AsJson = False,
@@ -110,6 +126,103 @@ def bench(
             if rows:
                 print()
                 print_table(rows)
+    for name, why in found.failed.items():
+        say(f"{name} has no result: {why}")
+    exit_if(found.failed)
+
+
+def choose(
+    source: _Source,
+    out: Annotated[Path, _RESULTS],
+    compute: options.TrainingCompute,
+    arms: Annotated[list[str] | None, _ARMS] = None,
+    shares: Annotated[
+        list[str] | None, Option(help="Shares of the pool, such as .1,.2,.5, that each recipe keeps. Default: its own.")
+    ] = None,
+    curve: Annotated[
+        bool, Option("--curve", help="Instead of a race: eight shares of each arm, from the lowest to the highest.")
+    ] = False,
+    tasks: options.Tasks = "lab",
+    only: options.OnlyTasks = None,
+    budget: Annotated[
+        float | None,
+        Option(parser=options.hours, metavar="TIME", help="Time for training, such as 4h or 30m. Default: no limit."),
+    ] = None,
+    rounds: Annotated[int, Option(min=2, help="Rounds; each trains twice as long as the one before.")] = 4,
+    check: Annotated[
+        str | None, Option(metavar="MODEL[:TEXT]", help="Race again with this model, and print how far both agree.")
+    ] = None,
+    run: _BenchRun = None,
+    settings: Annotated[list[str] | None, _SIGNAL_SETTING] = None,
+    field: _BenchField = None,
+    scale: options.Scale = "lab",
+    samples: Annotated[
+        int | None, Option(min=1, help="Pairs that each model of the last round sees, repeats counted.")
+    ] = None,
+    model: _Model = None,
+    batch: _TrainBatch = None,
+    captioner: _Captioner = None,
+    pairs: _LabPairs = None,
+    size: _LabSize = None,
+    quick: Annotated[bool, Option("--quick", help="The smallest useful size: 15 minutes on 2 idle cores.")] = False,
+    workers: _BenchWorkers = 2,
+    partial: options.Partial = False,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Choose a recipe and its share for a pool: a race of small models, whose answer is a set with its error.
+
+    Each round trains a model on every arm left, twice as long as before, and drops arms that are worse beyond noise and
+    drift. `no-filter` and `random` race too. The same command again resumes; `tamis bench` shares the trainings.
+
+    Example: tamis choose runs/mine --arms clip-50,tmars --shares .1,.2,.3,.5 --tasks evalsets --budget 4h --out choice
+    """
+    import tamis
+    from tamis.train.evaluate.choose import QUICK, SAMPLES
+    from tamis.train.evaluate.shares import SAMPLES as CURVE_SAMPLES
+    from tamis.train.evaluate.shares import find_share
+    from tamis.train.scales import at_scale, captioner_at_scale
+    from tamis_lab import MODEL_SETTINGS
+
+    follow_the_work(quiet=quiet)
+    usual_pairs, usual_size = (2_000, 240) if quick else (10_000, 480)
+    drawn = _drawn_pool(pairs or usual_pairs, workers, uniform=False) if source == "lab" else None
+    with stopping_at(ValueError):
+        usual_samples = CURVE_SAMPLES if curve else SAMPLES
+        usual = None if captioner or scale != "lab" else QUICK if quick else usual_samples
+        changes = {"samples": samples or usual, "batch": batch}
+        if captioner is not None and (model, scale, check) != (None, "lab", None):
+            raise ValueError("--scale, --model and --check are a CLIP's: leave them out with --captioner")
+        training = captioner_at_scale(captioner, **changes) if captioner else at_scale(scale, model=model, **changes)
+        other, _, text = (check or "").partition(":")
+        names = options.split(arms or "clip-50,tmars")
+        numbers = options.numbers(shares)
+        asked: dict[str, Any] = {
+            "tasks": _tasks(tasks, size or usual_size), "out": out, "run": run, "settings": settings or [],
+            "defaults": MODEL_SETTINGS if drawn else (), "fields": [*(["truth"] if drawn else []), *(field or [])],
+            "training": training, "only": options.split(only), "workers": workers, "partial": partial, "quiet": quiet,
+            **compute,
+        }  # fmt: skip
+        if curve:
+            if check or budget:
+                raise ValueError("--check and --budget are for a race: leave them out with --curve")
+            curves = find_share(drawn or source, names, shares=numbers, **asked)
+            if as_json:
+                print_json({"curves": [one.facts() for one in curves]})
+                return
+            for one in curves:
+                print_table(one.rows_of_table())
+                print("\n".join(one.verdict()))
+            return
+        found = tamis.choose(
+            drawn or source, names, shares=numbers, budget=budget, rounds=2 if quick else rounds,
+            check=at_scale(scale, model=other, text=text or None, **changes) if check else None, **asked,
+        )  # fmt: skip
+    if as_json:
+        print_json(found.facts())
+    else:
+        print_table(found.rows_of_table())
+        print("\n".join(found.verdict()))
     for name, why in found.failed.items():
         say(f"{name} has no result: {why}")
     exit_if(found.failed)

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from typer import Argument, Option
+from typer import Argument, BadParameter, Option
 
 from tamis.core.errors import StopError
 from tamis.core.files.find import Format
@@ -181,6 +181,22 @@ def split(texts: str | Sequence[str] | None) -> list[str]:
     """Returns the words of one or more lists separated by commas."""
     lists = [texts] if isinstance(texts, str) else texts or []
     return [word.strip() for text in lists for word in text.split(",") if word.strip()]
+
+
+def numbers(texts: Sequence[str] | None) -> list[float]:
+    """Returns the numbers of one or more lists separated by commas."""
+    try:
+        return [float(word) for word in split(texts)]
+    except ValueError as error:
+        raise StopError(f"expected numbers with commas, such as .1,.2,.5: {error}") from error
+
+
+def hours(text: str) -> float:
+    """Returns the hours of a time such as 4h, 30m or 1.5h."""
+    try:
+        return float(text[:-1]) * {"h": 1.0, "m": 1 / 60, "d": 24.0}[text[-1:]]
+    except (ValueError, KeyError):
+        raise BadParameter(f"expected a time such as 4h, 30m or 1.5h, got {text!r}") from None
 
 
 def in_a_folder(path: Path) -> Path:

@@ -81,8 +81,8 @@ class LazyPlan:
         """Returns in words what the lazy and the full run cost."""
         from tamis.engines.progress import duration
 
-        first, full = (self.took[READING] + _cost(self.took, some) for some in (self._full, self.recipe.signals))
-        later = sum(share * (self.took[READING] + _cost(self.took, [one])) for one, share in self.shares.items())
+        first, full = (self.took[READING] + cost_of(self.took, some) for some in (self._full, self.recipe.signals))
+        later = sum(share * (self.took[READING] + cost_of(self.took, [one])) for one, share in self.shares.items())
         lazily, fully = (duration((self.pairs or 1000) * seconds) for seconds in (first + later, full))
         return f"{lazily}{'' if self.pairs else ' per 1,000 pairs'}; of the full run {fully}"
 
@@ -147,7 +147,7 @@ def score_lazily(scoring: Scoring, plan: LazyPlan, *, partial: bool = False) -> 
         try:
             rows = rows_before(pilot)
             if rows.sum() >= _SAMPLE:
-                price = {entry: _cost(took, [entry]) or 1.0 for entry in later}
+                price = {entry: cost_of(took, [entry]) or 1.0 for entry in later}
                 order = _order_by_price(recipe, run.table(columns).with_candidates(rows), price)
         except RecipeError:  # rows without a value: the step that meets all of them will report it
             pass
@@ -220,7 +220,7 @@ class _Sampled(RunTable):
 def _plan_by_sample(recipe: Recipe, run: Run, took: Mapping[str, float], pairs: int | None) -> LazyPlan:
     """Returns the plan by a scored sample: its costs, and the rows that its steps need."""
     rows, reading = max(1, len(run)), took[READING]
-    price = {entry: _cost(took, [entry]) for entry in recipe.signals}
+    price = {entry: cost_of(took, [entry]) for entry in recipe.signals}
     waiting = sorted(_may_wait(recipe), key=price.__getitem__)
     run = derive(run, recipe) if recipe.derived else run
     columns = find_columns(recipe, run)
@@ -239,7 +239,7 @@ def _plan_by_sample(recipe: Recipe, run: Run, took: Mapping[str, float], pairs: 
         order = _order_by_price(recipe, table, {entry: price[entry] for entry in waiting})
         shares, full = share_of_rows(order), [entry for entry in recipe.signals if entry not in waiting]
         later = {entry: max(reading, shares[entry] * (price[entry] + reading)) for entry in waiting}
-        gain = {entry: _cost(took, [*full, entry]) - _cost(took, full) - later[entry] for entry in waiting}
+        gain = {entry: cost_of(took, [*full, entry]) - cost_of(took, full) - later[entry] for entry in waiting}
         if not waiting or min(gain.values()) > 0:
             break
         waiting.remove(min(waiting, key=gain.__getitem__))
@@ -268,8 +268,8 @@ def _find_poolwide_step(recipe: Recipe, entry: Entry) -> Step | None:
     return next((step for step, names in looks if recipe.resolve_aliases(names) & names_of_columns(*entry)), None)
 
 
-def _cost(took: Mapping[str, float], entries: Sequence[Entry]) -> float:
-    """Returns the seconds per pair of signals and of what they need."""
+def cost_of(took: Mapping[str, float], entries: Sequence[Entry]) -> float:
+    """Returns the seconds of signals and of what they need."""
     return sum(took.get(name, 0.0) for name in {node.name for node in topological([one for _, one in entries])})
 
 

@@ -42,8 +42,8 @@ from tamis.runs.subset import Subset
 from tamis.train.clip import training_rows
 from tamis.train.evaluate.cells import (
     CellResult,
+    Trainer,
     counted_tasks,
-    train_all,
 )
 from tamis.train.evaluate.tasks import Tasks
 from tamis.train.scales import CaptionTraining, Training, at_scale
@@ -54,6 +54,9 @@ log = logging.getLogger(__name__)
 #: Name of the results' file in the bench's folder.
 RESULT = "bench.json"
 
+#: Names of the results of `tamis choose`, which may use the same folder: both share what is trained.
+CHOICE, CURVES = "choose.json", "shares.json"
+
 #: Version of its layout.
 FORMAT = 1
 
@@ -62,6 +65,10 @@ BASELINE = "no-filter"
 
 #: Index field with the true kind of a pair, if known.
 TRUTH = "truth"
+
+
+#: A run, a pool, or a function that makes a pool in the bench's folder.
+Source = PathLike | PoolSpec | Run | Callable[[Path], Path]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +182,7 @@ class Bench:
 
 
 def bench(
-    source: PathLike | PoolSpec | Run | Callable[[Path], Path],
+    source: Source,
     recipes: Sequence[RecipeLike] | Callable[[Run], Sequence[Subset]],
     *,
     tasks: Tasks,
@@ -231,11 +238,35 @@ def bench(
         StopError: nothing could be done; see `tamis.core.errors`.
     """
     folder = Path(out).expanduser()
-    chosen = [Recipe()] if callable(recipes) else _with_settings(recipes, settings, defaults)  # a run needs its index
+    chosen = recipes if callable(recipes) else with_settings(recipes, settings, defaults)
     training = training or at_scale("lab")
-    _check(training, tasks, only, seeds)
-    each: Compute = {**compute, "threads": compute.get("threads") or max(1, cores() // workers)}
-    device = device_for(**each)
+    check_request(training, tasks, only, seeds)
+    subsets, costs = scored_subsets(
+        source, chosen, folder, tasks=tasks, run=run, fields=fields, workers=workers,
+        partial=partial, quiet=quiet, compute=compute,
+    )  # fmt: skip
+    done = compare(
+        subsets, tasks=tasks, out=folder, training=training, device=device_per_worker(compute, workers), seeds=seeds,
+        only=only, workers=workers, scoring=costs, keep_models=keep_models,
+    )  # fmt: skip
+    write_into_run(subsets[0].run, RESULT, done.facts())
+    return done
+
+
+def scored_subsets(
+    source: Source,
+    recipes: Sequence[Recipe] | Callable[[Run], Sequence[Subset]],
+    folder: Path,
+    *,
+    tasks: Tasks,
+    run: PathLike | None,
+    fields: Sequence[str],
+    workers: int,
+    partial: bool,
+    quiet: bool,
+    compute: Compute,
+) -> tuple[Sequence[Subset], dict[str, float]]:
+    """Opens a run or scores a pool; returns what recipes keep, also saved in a bench's folder, and `_score`'s costs."""
     costs: dict[str, float] = {}
     if not callable(source) and not isinstance(source, PoolSpec | Run):
         source = Run(source) if is_run(source) else PoolSpec(path=os.fspath(source), fields=tuple(fields))
@@ -243,32 +274,34 @@ def bench(
         open_pool(source)  # a wrong path must not leave a folder
     own = None if run is None else location(run)
     read = source.paths if isinstance(source, PoolSpec) else [source.path] if isinstance(source, Run) else []
-    with _bench_folder(folder, [Path(one) for one in (*read, tasks, own) if one is not None and not callable(one)]):
+    with bench_folder(folder, [Path(one) for one in (*read, tasks, own) if one is not None and not callable(one)]):
         if isinstance(source, Run):
             opened = open_run(source, partial=partial)
         else:
             if not isinstance(source, PoolSpec):
                 source = PoolSpec(path=str(source(folder)), fields=tuple(fields))
+            needed = [Recipe()] if callable(recipes) else recipes  # a run needs its index
             opened, costs = _score(
-                source, chosen, own or folder / "run", folder / "scoring.json", workers, quiet, compute
+                source, needed, own or folder / "run", folder / "scoring.json", workers, quiet, compute
             )
-        subsets = (
-            recipes(opened) if callable(recipes) else [select(opened, recipe, partial=partial) for recipe in chosen]
-        )
+        if callable(recipes):
+            subsets = recipes(opened)
+        else:
+            subsets = [select(opened, recipe, partial=partial) for recipe in recipes]
         for subset in subsets:
             subset.save(folder / "subsets" / f"{subset.name}.parquet", overwrite=True)
-    done = compare(
-        subsets, tasks=tasks, out=folder, training=training, device=device, seeds=seeds, only=only,
-        workers=workers, scoring=costs, keep_models=keep_models,
-    )  # fmt: skip
+    return subsets, costs
+
+
+def write_into_run(run: Run, name: str, facts: Mapping[str, Any]) -> None:
+    """Writes a result where the run's report reads it; warns if that is not possible."""
     try:
-        write_record(opened.path / RESULT, done.facts())
+        write_record(run.path / name, facts)
     except RunError as error:
-        log.warning("the run's report will not show this bench: %s", error)
-    return done
+        log.warning("the run's report will not show this: %s", error)
 
 
-def _with_settings(recipes: Sequence[RecipeLike], settings: Sequence[str], usual: Sequence[str]) -> list[Recipe]:
+def with_settings(recipes: Sequence[RecipeLike], settings: Sequence[str], usual: Sequence[str]) -> list[Recipe]:
     """Loads recipes, each with the settings for its signals. Unused settings are an error, except in `usual`."""
     chosen = [load(recipe) for recipe in recipes]
     if not chosen:
@@ -353,16 +386,16 @@ def _seconds_of_events(run: Path) -> float:
 
 
 @contextmanager
-def _bench_folder(folder: Path, read: Sequence[Path]) -> Iterator[None]:
+def bench_folder(folder: Path, read: Sequence[Path]) -> Iterator[None]:
     """Locks a bench's folder while the block runs. The folder may hold the paths in `read`, which the bench reads."""
     also = ["lock", "run", "subsets", "cells", "models", "pool-*", "lab-tasks-*", "text-states", "text-states-*.npy"]
-    marks = [RESULT, "scoring.json", "subsets/*.parquet", "cells/*.json"]
+    marks = [RESULT, CHOICE, CURVES, "scoring.json", "subsets/*.parquet", "cells/*.json"]
     check_own(folder, what="bench", marks=marks, also=also, read=read)
     with lock_run(folder / "cells"):  # the folder itself may be a run's
         yield
 
 
-def _check(training: Training, tasks: Tasks, only: Sequence[str], seeds: int) -> None:
+def check_request(training: Training, tasks: Tasks, only: Sequence[str], seeds: int) -> None:
     """Raises early, before a pool is scored, the errors that would stop a bench later."""
     if seeds < 2:
         raise ValueError(f"seeds must be at least 2, got {seeds}: one training cannot show how much seeds differ")
@@ -408,22 +441,36 @@ def compare(
     run = subsets[0].run
     if any(subset.run.path.resolve() != run.path.resolve() for subset in subsets):
         raise RecipeError("the subsets are of different runs: choose all of them from one")
-    _check(training, tasks, only, seeds)
+    check_request(training, tasks, only, seeds)
     folder = Path(out).expanduser()
-    with _bench_folder(folder, [run.path] if callable(tasks) else [run.path, Path(tasks)]):
-        task_folder = tasks(folder) if callable(tasks) else Path(tasks)
-        counted = counted_tasks(training, task_folder, only)
+    with bench_folder(folder, [run.path] if callable(tasks) else [run.path, Path(tasks)]):
+        trainer = trainer_for(training, tasks, folder, device=device, only=only, workers=workers)
         numbers = tuple(range(training.seed, training.seed + seeds))
         # Seed by seed: a bench that stops early has results for every subset.
         wanted = {(subset.name, seed): (subset, replace(training, seed=seed)) for seed in numbers for subset in subsets}
-        results, problems = train_all(
-            wanted, tasks=task_folder, counted=counted, device=device, folder=folder, workers=workers,
-            keep_models=keep_models,
-        )  # fmt: skip
+        results, problems = replace(trainer, keep_models=keep_models).train(wanted)
         failed = {f"{name}, seed {seed}": why for (name, seed), why in problems.items()}
-        done = summarise(subsets, results, training, numbers, [task.name for task in counted], failed, scoring or {})
+        done = summarise(
+            subsets, results, training, numbers, [task.name for task in trainer.counted], failed, scoring or {}
+        )
         write_record(folder / RESULT, done.facts())
         return done
+
+
+def device_per_worker(compute: Compute, workers: int) -> Device:
+    """Returns the device of each of several trainings at once, which share the cores."""
+    each: Compute = {**compute, "threads": compute.get("threads") or max(1, cores() // workers)}
+    return device_for(**each)
+
+
+def trainer_for(
+    training: Training, tasks: Tasks, folder: Path, *, device: Device, only: Sequence[str], workers: int
+) -> Trainer:
+    """Returns what trains a bench's cells; draws tasks that a function makes."""
+    made = tasks(folder) if callable(tasks) else Path(tasks)
+    return Trainer(
+        tasks=made, counted=counted_tasks(training, made, only), device=device, folder=folder, workers=workers
+    )
 
 
 def summarise(

@@ -82,7 +82,7 @@ class CellResult:
     #: {task: mean log-probability of the right answers}, see `core.math.likelihood`; {} of a captioner
     likelihoods: Mapping[str, float]
     training_seconds: float  # including earlier calls
-    seconds: float  # of training and evaluation
+    evaluation_seconds: float
 
     @property
     def score(self) -> float:
@@ -145,43 +145,48 @@ def shared_text_states(run: Run, training: Training, device: Device, folder: Pat
     return path
 
 
-def train_all(
-    wanted: Mapping[Key, tuple[Subset, Training]],
-    *,
-    tasks: Path,
-    counted: Sequence[ZeroShotTask],
-    device: Device,
-    folder: Path,
-    workers: int,
-    keep_models: bool = False,
-) -> tuple[dict[Key, CellResult], dict[Key, str]]:
-    """Trains a model on each subset, as each training says, in the order of the mapping, unless that is done.
+@dataclass(frozen=True, kw_only=True)
+class Trainer:
+    """Trains and evaluates cells: what the cells of a bench have in common."""
 
-    Returns the results, and why those that are missing failed. Subsets of the same pairs share a cell.
-    """
-    cells = {
-        key: Cell(
-            name=f"{subset.name}, seed {training.seed}",
-            subset=replace(subset, funnel=(), verdict=_NO_REASONS),
-            training=training,
-            tasks=tasks,
-            only=tuple(task.name for task in counted),
-            device=device,
-            folder=folder,
-            ident=identity(subset, training, counted, device.precision),
-            keep_model=keep_models,
-            at_a_time=max(1, min(workers, len(wanted))),
-        )
-        for key, (subset, training) in wanted.items()
-    }
-    if any(not cell.path.is_file() for cell in cells.values()):
-        one = next(iter(cells.values()))
-        states = shared_text_states(one.subset.run, one.training, device, folder)
-        alt = {key: cell for key, cell in cells.items() if cell.subset.caption is None}
-        cells |= {key: replace(cell, text_states=states) for key, cell in alt.items()}
-    problems = execute_all(cells.values(), workers)
-    results = {key: result_of(cell.path) for key, cell in cells.items() if cell.path.is_file()}
-    return results, {key: problems[cell.ident] for key, cell in cells.items() if cell.ident in problems}
+    tasks: Path  # their folder
+    counted: Sequence[ZeroShotTask]  # that models are measured on
+    device: Device
+    folder: Path  # the bench's
+    workers: int
+    keep_models: bool = False
+
+    def identity(self, subset: Subset, training: Training) -> str:
+        """The fingerprint of a cell; see `identity`."""
+        return identity(subset, training, self.counted, self.device.precision)
+
+    def train(self, wanted: Mapping[Key, tuple[Subset, Training]]) -> tuple[dict[Key, CellResult], dict[Key, str]]:
+        """Trains a model on each subset, as each training says, in the order of the mapping, unless that is done.
+
+        Returns the results, and why those that are missing failed. Subsets of the same pairs share a cell.
+        """
+        cells = {
+            key: Cell(
+                name=f"{subset.name}, seed {training.seed}",
+                subset=replace(subset, funnel=(), verdict=_NO_REASONS),
+                training=training,
+                tasks=self.tasks,
+                only=tuple(task.name for task in self.counted),
+                device=self.device,
+                folder=self.folder,
+                ident=self.identity(subset, training),
+                keep_model=self.keep_models,
+                at_a_time=max(1, min(self.workers, len(wanted))),
+            )
+            for key, (subset, training) in wanted.items()
+        }
+        if waiting := [cell for cell in cells.values() if not cell.path.is_file()]:
+            states = shared_text_states(waiting[0].subset.run, waiting[0].training, self.device, self.folder)
+            alt = {key: cell for key, cell in cells.items() if cell.subset.caption is None}
+            cells |= {key: replace(cell, text_states=states) for key, cell in alt.items()}
+        problems = execute_all(cells.values(), self.workers)
+        results = {key: result_of(cell.path) for key, cell in cells.items() if cell.path.is_file()}
+        return results, {key: problems[cell.ident] for key, cell in cells.items() if cell.ident in problems}
 
 
 def result_of(path: Path) -> CellResult:
@@ -189,7 +194,7 @@ def result_of(path: Path) -> CellResult:
     facts = read_record(path, "delete it and repeat `tamis bench`")
     return CellResult(
         scores=facts["scores"], likelihoods=facts["likelihoods"], training_seconds=facts["training_seconds"],
-        seconds=facts["training_seconds"] + facts["evaluation_seconds"],
+        evaluation_seconds=facts["evaluation_seconds"],
     )  # fmt: skip
 
 
