@@ -81,6 +81,7 @@ class CellResult:
     scores: Mapping[str, float]  # {task: score}
     #: {task: mean log-probability of the right answers}, see `core.math.likelihood`; {} of a captioner
     likelihoods: Mapping[str, float]
+    samples: int  # that the model saw
     training_seconds: float  # including earlier calls
     evaluation_seconds: float
 
@@ -192,10 +193,7 @@ class Trainer:
 def result_of(path: Path) -> CellResult:
     """Reads a cell's result."""
     facts = read_record(path, "delete it and repeat `tamis bench`")
-    return CellResult(
-        scores=facts["scores"], likelihoods=facts["likelihoods"], training_seconds=facts["training_seconds"],
-        evaluation_seconds=facts["evaluation_seconds"],
-    )  # fmt: skip
+    return CellResult(**{name: facts[name] for name in CellResult.__dataclass_fields__})
 
 
 def execute(cell: Cell) -> None:

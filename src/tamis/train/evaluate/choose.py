@@ -10,10 +10,10 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, TypeVar, Unpack
 
 import numpy as np
 
@@ -59,6 +59,8 @@ QUICK = 16_384
 
 
 RANDOM = "random"
+
+T = TypeVar("T")
 
 Results = dict[str, list[CellResult]]  # of a round: {arm: result of each seed}
 
@@ -266,11 +268,11 @@ def choose(
     for one in (training, check or training):
         check_request(one, tasks, only, min(SEEDS))
         _lengths(one, rounds)
-    subsets, costs = scored_subsets(
+    subsets, _ = scored_subsets(
         source, chosen, folder, tasks=tasks, run=run, fields=fields, workers=workers, partial=partial, quiet=quiet,
         compute=compute,
     )  # fmt: skip
-    costs = {**scoring_costs(subsets[0].run, chosen), **costs}
+    costs = scoring_costs(subsets[0].run, chosen)
 
     def raced(training: Training) -> Race:
         trainer = trainer_for(
@@ -306,68 +308,60 @@ def race(
     results: list[Results] = []
     failed: dict[str, str] = {}
     aside: set[str] = set()
-    spent: list[tuple[int, CellResult]] = []  # samples of a model, and what it took
     found = Standing(means=(), errors=(), margins=(), left={}, drift=0.0, raised=())
     for number, (samples, count) in enumerate(zip(lengths, seeds, strict=True)):
-        racing = [arm for arm in arms if arm not in found.left and arm not in failed and arm not in aside]
-        if number:
-            racing.sort(key=[*found.remaining, *racing].index)
+        order = [*found.remaining, *arms] if results else arms
+        racing = [arm for arm in dict.fromkeys(order) if arm not in {*found.left, *failed, *aside}]
         first = training.seed + sum(seeds[:number])
         wanted = {
             (arm, seed): (arms[arm], replace(training, samples=samples, seed=seed))
             for seed in range(first, first + count) for arm in racing
         }  # fmt: skip
         if budget is not None and len(racing) > 1:
-            if not spent:  # one training tells what the others will take
-                key = next(iter(wanted))
-                spent += [(samples, one) for one in trainer.train({key: wanted[key]})[0].values()]
-            left = budget * trainer.workers - sum(_seconds(one) for _, one in spent[number == 0 :])
-            carried = int(left / (count * _expected(spent, samples)))
-            aside |= set(racing[carried:]) if carried > 1 else set()
-            racing = racing[:carried]
+            known = _all(results) or [*trainer.train(dict([*wanted.items()][:1]))[0].values()]
+            carried = int((budget * trainer.workers - _seconds(_all(results))) / (count * _expected(known, samples)))
+            aside |= set(racing[carried:] if carried > 1 else ())
+            racing = racing[: max(carried, 0)]
         if len(racing) < 2:
             break
         done, problems = trainer.train({key: what for key, what in wanted.items() if key[0] in racing})
-        spent = [*(spent if number else []), *((samples, one) for one in done.values())]
         failed |= {arm: why for (arm, _), why in problems.items()}
-        round_results = {
+        of_round = {
             arm: [done[arm, seed] for seed in range(first, first + count)] for arm in racing if arm not in failed
         }
-        if not round_results:
+        if not of_round:
             raise StopError(f"every training failed, the first because: {next(iter(failed.values()))}")
-        results.append(round_results)
+        results.append(of_round)
         found = standing([values_of(each) for each in results], total=rounds)
         _log(found, number, samples, rounds)
     if not results:
         raise StopError("the budget is too small for two arms: race fewer arms, or name a larger --budget")
-    ordered = [*found.remaining, *sorted(found.left, key=lambda arm: -found.left[arm])]
-    ordered = [arm for arm in ordered if arm not in failed]
-    state = {
-        arm: "excluded" if arm in found.left else "set aside" if arm in aside else "not told apart" for arm in arms
-    }
-    if ordered and ordered[0] in results[-1]:
-        state[ordered[0]] = "best"
+    best = found.remaining[0]
+    states = dict.fromkeys(arms, "not told apart") | dict.fromkeys(aside, "set aside") | {best: "best"}
+    states |= dict.fromkeys(found.left, "excluded") | dict.fromkeys(failed, "failed")
+    ordered = [*found.remaining, *arms, *sorted(found.left, key=lambda arm: -found.left[arm])]
+    places = {"best": 0, "not told apart": 1, "set aside": 2, "excluded": 3, "failed": 4}
     sizes = {arm: training_rows(subset)[0].epoch_size for arm, subset in arms.items()}
-    steps = [replace(training, samples=samples).steps * training.batch for samples in lengths]
+
+    def per_round(arm: str, measure: Callable[[list[CellResult]], T]) -> dict[int, T]:
+        return {number: measure(each[arm]) for number, each in enumerate(results, 1) if arm in each}
+
     return Race(
         arms=tuple(
             Arm(
-                name=arm, kept=arms[arm].kept, same=tuple(same[arm]), state="failed" if arm in failed else state[arm],
-                left=found.left.get(arm), scoring_seconds=(scoring or {}).get(arm),
-                scores={number: values_of(each)[arm] for number, each in enumerate(results, 1) if arm in each},
-                accuracies={
-                    number: [one.score for one in each[arm]] for number, each in enumerate(results, 1) if arm in each
-                },
-                epochs={
-                    number: steps[number - 1] / sizes[arm] for number, each in enumerate(results, 1) if arm in each
-                },
+                name=arm, kept=arms[arm].kept, same=tuple(same[arm]), state=states[arm],
+                left=found.left.get(arm) if states[arm] == "excluded" else None,
+                scores=per_round(arm, lambda cells: [value_of(one) for one in cells]),
+                accuracies=per_round(arm, lambda cells: [one.score for one in cells]),
+                epochs=per_round(arm, lambda cells, size=sizes[arm]: cells[0].samples / size),  # type: ignore[misc]
+                scoring_seconds=(scoring or {}).get(arm),
             )
-            for arm in dict.fromkeys([*ordered, *arms])
+            for arm in sorted(dict.fromkeys(ordered), key=lambda arm: (places[states[arm]], -found.left.get(arm, 0)))
         ),
         rows=len(subsets[0].run), training=training, lengths=tuple(lengths), seeds=tuple(seeds), done=len(results),
         tasks=tuple(task.name for task in trainer.counted), errors=found.errors, margins=found.margins,
-        drift=found.drift, raised=found.raised, seconds=sum(_seconds(one) for _, one in spent),
-        workers=trainer.workers, budget=budget, failed=failed,
+        drift=found.drift, raised=found.raised, seconds=_seconds(_all(results)), workers=trainer.workers,
+        budget=budget, failed=failed,
     )  # fmt: skip
 
 
@@ -377,11 +371,7 @@ def scoring_costs(run: Run, recipes: Sequence[Recipe]) -> dict[str, float]:
     for path in run.path.glob("events*.jsonl"):
         for event in read_lines(path):
             took.update(event.get("took", {}))
-    return {
-        recipe.name: cost_of(took, recipe.signals)
-        for recipe in recipes
-        if all(signal.name in took for _, signal in recipe.signals)
-    }
+    return {recipe.name: cost_of(took, recipe.signals) for recipe in recipes if took or not recipe.signals}
 
 
 def _at_shares(recipes: Sequence[Recipe], shares: Sequence[float]) -> list[Recipe]:
@@ -415,19 +405,28 @@ def _lengths(training: Training, rounds: int) -> list[int]:
     return lengths
 
 
+def value_of(one: CellResult) -> float:
+    """The score by which arms are compared: the mean log-likelihood, or a captioner's CIDEr."""
+    return one.likelihood if one.likelihoods else one.score
+
+
 def values_of(results: Results) -> dict[str, list[float]]:
-    """The scores of a round: log-likelihoods, or a captioner's CIDEr."""
-    return {arm: [one.likelihood if one.likelihoods else one.score for one in each] for arm, each in results.items()}
+    """The scores of a round: {arm: score of each seed}."""
+    return {arm: [value_of(one) for one in each] for arm, each in results.items()}
 
 
-def _seconds(one: CellResult) -> float:
-    return one.training_seconds + one.evaluation_seconds
+def _all(results: Sequence[Results]) -> list[CellResult]:
+    return [one for each in results for cells in each.values() for one in cells]
 
 
-def _expected(spent: Sequence[tuple[int, CellResult]], samples: int) -> float:
+def _seconds(cells: Sequence[CellResult]) -> float:
+    return sum(one.training_seconds + one.evaluation_seconds for one in cells)
+
+
+def _expected(cells: Sequence[CellResult], samples: int) -> float:
     """Returns the seconds of one more training and its evaluation."""
-    rate = sum(one.training_seconds for _, one in spent) / sum(samples for samples, _ in spent)
-    return samples * rate + sum(one.evaluation_seconds for _, one in spent) / len(spent)
+    rate = sum(one.training_seconds for one in cells) / sum(one.samples for one in cells)
+    return samples * rate + sum(one.evaluation_seconds for one in cells) / len(cells)
 
 
 def _agreement(one: Race, other: Race) -> Check:
