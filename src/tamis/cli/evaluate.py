@@ -133,8 +133,8 @@ def bench(
 
 def choose(
     source: _Source,
-    out: Annotated[Path, _RESULTS],
     compute: options.TrainingCompute,
+    out: Annotated[Path, _RESULTS] = Path("bench"),
     arms: Annotated[list[str] | None, _ARMS] = None,
     shares: Annotated[
         list[str] | None, Option(help="Shares of the pool, such as .1,.2,.5, that each recipe keeps. Default: its own.")
@@ -175,7 +175,7 @@ def choose(
     Each round trains a model on every arm left, twice as long as before, and drops arms that are worse beyond noise and
     drift. `no-filter` and `random` race too. The same command again resumes; `tamis bench` shares the trainings.
 
-    Example: tamis choose runs/mine --arms clip-50,tmars --shares .1,.2,.3,.5 --tasks evalsets --budget 4h --out choice
+    Example: tamis choose runs/mine --arms clip-50,tmars --shares .1,.2,.3,.5 --tasks evalsets --budget 4h
     """
     import tamis
     from tamis.train.evaluate.choose import QUICK, SAMPLES
