@@ -193,10 +193,14 @@ def numbers(texts: Sequence[str] | None) -> list[float]:
 
 def hours(text: str) -> float:
     """Returns the hours of a time such as 4h, 30m or 1.5h."""
+    unit = {"m": 1 / 60, "h": 1.0, "d": 24.0}.get(text[-1:], 0.0)
     try:
-        return float(text[:-1]) * {"h": 1.0, "m": 1 / 60, "d": 24.0}[text[-1:]]
-    except (ValueError, KeyError):
-        raise BadParameter(f"expected a time such as 4h, 30m or 1.5h, got {text!r}") from None
+        found = float(text[:-1]) * unit
+    except ValueError:
+        found = 0.0
+    if not 0 < found < float("inf"):
+        raise BadParameter(f"expected a time such as 4h, 30m or 1.5h, got {text!r}")
+    return found
 
 
 def in_a_folder(path: Path) -> Path:

@@ -19,7 +19,7 @@ import numpy as np
 
 from tamis.commands.lazy import cost_of
 from tamis.core.compute import Compute
-from tamis.core.errors import StopError
+from tamis.core.errors import RecipeError, StopError
 from tamis.core.files.checked import read_lines, write_record
 from tamis.core.math.race import ALPHA, Standing, dunnett_bound, standing
 from tamis.core.math.statistics import spearman
@@ -259,7 +259,7 @@ def choose(
     Raises:
         as `bench`; ValueError: a share, the budget or the number of rounds is out of range.
     """
-    if rounds < 2 or (budget is not None and not budget > 0):
+    if rounds < 2 or (budget is not None and not 0 < budget < math.inf):
         raise ValueError(f"a race needs at least 2 rounds and a budget above 0 hours, got {rounds} and {budget}")
     training = training or at_scale("lab", samples=SAMPLES)
     folder = Path(out).expanduser()
@@ -379,7 +379,10 @@ def _at_shares(recipes: Sequence[Recipe], shares: Sequence[float]) -> list[Recip
     arms: dict[str, Recipe] = {}
     for recipe in recipes:
         for one in [made for share in shares if (made := at_share(recipe, share))] or [recipe]:
-            arms.setdefault(one.name, one)
+            if (known := arms.setdefault(one.name, one)) is not one and (known.steps, known.signals) != (
+                one.steps, one.signals,
+            ):  # fmt: skip
+                raise RecipeError(f"two arms are called {one.name!r}: change the key 'name' of one recipe")
     return [*arms.values()]
 
 
@@ -444,11 +447,11 @@ def _agreement(one: Race, other: Race) -> Check:
         for race in (one, other)
     ]
     names = sorted(means[0].keys() & means[1].keys())
+    found = spearman(*(np.array([each[name] for name in names]) for each in means)) if len(names) > 2 else math.nan
     answers = [{arm.name for arm in race.answer} for race in (one, other)]
     return Check(
-        race=other, shared=tuple(sorted(answers[0] & answers[1])),
-        correlation=spearman(*(np.array([each[name] for name in names]) for each in means)) if len(names) > 2 else None,
-    )  # fmt: skip
+        race=other, shared=tuple(sorted(answers[0] & answers[1])), correlation=None if math.isnan(found) else found
+    )
 
 
 def _plain_facts(race: Race) -> dict[str, Any]:
