@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from tamis.core.arrays import Pixels
 from tamis.core.errors import ModelError
+from tamis.core.files.storage import writing
 from tamis.core.types import Device, ModelRef
 from tamis.models.device import dtype_of, each_core
 from tamis.models.loading import RESNET, SHIFTED, cleaner, each_text, load_once, load_tokenizer_in, model_type
@@ -151,16 +153,33 @@ class Clip:
             "spatial_shapes": torch.tensor(shapes, device=self.device),
         }
 
-    def texts(self, tokens: Sequence[Sequence[int]]) -> NDArray[np.float32]:
-        """Embeds n lists of token ids from `load_tokenizer`: (n, d), not normalised."""
+    def texts(self, tokens: Sequence[Sequence[int]], *, states: Path | None = None) -> NDArray[np.float32]:
+        """Embeds n lists of token ids from `load_tokenizer`: (n, d), not normalised.
 
+        `states`, of a dual encoder: the file with what its text tower makes of these lists before the projection, (n,
+        width); written if it is missing. Models with one frozen tower share it.
+        """
+        if not tokens:
+            return np.empty((0, self.size), np.float32)
+        if states is None:
+            return self._each_text(tokens, self._model.get_text_features)
+        if not states.is_file():
+            found = self._each_text(tokens, self._model.text_model)
+            with writing(states) as temporary, temporary.open("wb") as file:
+                np.save(file, found)
+        with self._torch.inference_mode():
+            rows = self._torch.from_numpy(np.load(states)).to(self.device, self.dtype)
+            projected: NDArray[np.float32] = self._model.text_projection(rows).float().cpu().numpy()
+            return projected
+
+    def _each_text(self, tokens: Sequence[Sequence[int]], network: Callable[..., Any]) -> NDArray[np.float32]:
         def embed(ids: Any, mask: Any) -> Any:
             masked = {"attention_mask": mask} if self._kind.masked else {}
-            return take_embedding(self._model.get_text_features(input_ids=ids, **masked)).float().cpu().numpy()
+            return take_embedding(network(input_ids=ids, **masked)).float().cpu().numpy()
 
         how: dict[str, Any] = {"batch": self._batch, "pad": self._pad, "device": self.device}
         rows = each_text(tokens, embed, **how, length=self._fixed_length)
-        return np.stack([rows[tuple(ids)] for ids in tokens]) if tokens else np.empty((0, self.size), np.float32)
+        return np.stack([rows[tuple(ids)] for ids in tokens])
 
 
 def compute_first_token(layer: Any) -> None:

@@ -223,7 +223,10 @@ def _scores(cell: Cell, model: str) -> tuple[dict[str, float], dict[str, float]]
     if isinstance(cell.training, CaptionTraining):
         captioned = evaluate_captions(model, cell.tasks, device, only=cell.only, metrics=["CIDEr"])
         return {one.task: one.metrics["CIDEr"] for one in captioned}, {}
-    evaluated = evaluate_zero_shot(model, cell.tasks, device, only=cell.only)
+    shared = None
+    if isinstance(cell.training, ClipTraining) and cell.training.freeze_text and cell.training.text:
+        shared = cell.folder / "text-states" / fingerprint({"weights": digests(cell.training)})
+    evaluated = evaluate_zero_shot(model, cell.tasks, device, only=cell.only, text_states=shared)
     scores = {one.task: one.score for one in evaluated.results if one.score is not None}
     if evaluated.failed or len(scores) < len(evaluated.results):
         why = "; ".join(f"{name}: {reason}" for name, reason in evaluated.failed.items()) or "a task has no score"

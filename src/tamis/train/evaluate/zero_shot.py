@@ -156,6 +156,7 @@ def evaluate_zero_shot(
     out: str | Path | None = None,
     only: Sequence[str] = (),
     split: str = "test",
+    text_states: Path | None = None,
 ) -> ZeroShot:
     """Evaluates a model on tasks without training on them.
 
@@ -166,6 +167,8 @@ def evaluate_zero_shot(
         out: folder for the results; reuses finished ones. None writes no files.
         only: names of the tasks to run; empty for all.
         split: name of the split of WebDataset tasks.
+        text_states: of a dual encoder, a folder for what its text tower makes of the tasks' texts, which all models
+            with the same frozen tower share.
 
     Raises:
         PoolError: there are no tasks, or a task is incomplete.
@@ -196,7 +199,7 @@ def evaluate_zero_shot(
             results.append(_read(path))
             log.info("%s: done before", task.name)
             continue
-        runner = runner or _Runner(model, device)
+        runner = runner or _Runner(model, device, text_states)
         try:
             result = runner.run(task)
         except (PoolError, ShardError) as error:
@@ -230,8 +233,8 @@ class _Embedded:
 class _Runner:
     """A loaded model, and how to measure it on each kind of task."""
 
-    def __init__(self, model: str, device: Device) -> None:
-        self._model, self._executor = model, Executor(device)
+    def __init__(self, model: str, device: Device, text_states: Path | None) -> None:
+        self._model, self._executor, self._states = model, Executor(device), text_states
         self._preprocess = load_preprocess(model)
         self._tokenize = load_tokenizer(model)
         self._batch = device.batch_size
@@ -337,7 +340,9 @@ class _Runner:
         return np.concatenate(parts)
 
     def _texts(self, texts: Sequence[str]) -> Vectors:
-        return _normalise(self._clip.texts(self._tokenize(texts)), "one of the task's texts")
+        tokens = self._tokenize(texts)
+        states = self._states and self._states / f"{fingerprint({'tokens': tokens})}.npy"
+        return _normalise(self._clip.texts(tokens, states=states), "one of the task's texts")
 
     def _embedded(self, task: ZeroShotTask) -> _Embedded:
         """Embeds a task's images; PoolError if all are unusable."""
