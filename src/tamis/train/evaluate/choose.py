@@ -135,7 +135,7 @@ class Race:
             lines.append("nothing here is shown to beat a random share, or the whole pool")
         if self.cheapest and len(self.answer) > 1:
             lines.append(f"where cost decides: {self.cheapest.name}, whose scores cost least")
-        if self.done > 1:
+        if self.done > 1 and math.isfinite(self.margins[-1]):
             lines.append(
                 f"drift of the arms from round to round, beyond noise: {self.drift:.4f}; standard error of a mean in "
                 f"round {self.done}: {self.errors[-1]:.4f}; an arm {self.margins[-1]:.4f} below the best leaves"
@@ -198,7 +198,7 @@ class Check:
     """The same race with another model, and how far the two agree."""
 
     race: Race
-    correlation: float | None  # Spearman's, of the means of the last round that all arms were in; None below 3 arms
+    correlation: float | None  # Spearman's, of the means of the last round that all arms were in; None if undefined
     shared: tuple[str, ...]  # arms in both answers
 
     def verdict(self) -> list[str]:
@@ -259,6 +259,8 @@ def choose(
     """
     if rounds < 2 or (budget is not None and not budget > 0):
         raise ValueError(f"a race needs at least 2 rounds and a budget above 0 hours, got {rounds} and {budget}")
+    if wrong := [share for share in shares if not 0 < share <= 1]:
+        raise ValueError(f"a share of the pool is above 0 and at most 1, got {wrong[0]:g}")
     training = training or at_scale("lab", samples=SAMPLES)
     folder = Path(out).expanduser()
     plain = [name for name in (BASELINE, RANDOM) if name not in recipes]
@@ -302,6 +304,8 @@ def race(
     `budget` is in seconds of the clock, for the trainer's workers; `scoring`: {name of a subset: seconds}, where known.
     """
     arms, same = _distinct(subsets, trainer, training)
+    if len(arms) < 2:
+        raise StopError(f"a race needs two arms, and all keep the same pairs: {', '.join(one.name for one in subsets)}")
     lengths, seeds = _lengths(training, rounds), [*SEEDS, *SEEDS[-1:] * rounds][:rounds]
     results: list[Results] = []
     failed: dict[str, str] = {}
@@ -317,12 +321,12 @@ def race(
             (arm, seed): (arms[arm], replace(training, samples=samples, seed=seed))
             for seed in range(first, first + count) for arm in racing
         }  # fmt: skip
-        if budget is not None and len(racing) > 1:
-            if not spent:  # one training tells what the others will take
-                key = next(iter(wanted))
-                spent += [(samples, one) for one in trainer.train({key: wanted[key]})[0].values()]
+        if budget is not None and len(racing) > 1 and not spent:  # one training tells what the others will take
+            tried = (trainer.train({key: what})[0] for key, what in wanted.items())
+            spent += [(samples, one) for one in next(filter(None, tried), {}).values()]
+        if budget is not None and len(racing) > 1 and spent:
             left = budget * trainer.workers - sum(_seconds(one) for _, one in spent[number == 0 :])
-            carried = int(left / (count * _expected(spent, samples)))
+            carried = max(0, int(left / (count * _expected(spent, samples))))
             aside |= set(racing[carried:]) if carried > 1 else set()
             racing = racing[:carried]
         if len(racing) < 2:
@@ -446,9 +450,10 @@ def _agreement(one: Race, other: Race) -> Check:
     ]
     names = sorted(means[0].keys() & means[1].keys())
     answers = [{arm.name for arm in race.answer} for race in (one, other)]
+    correlation = spearman(*(np.array([each[name] for name in names]) for each in means)) if len(names) > 2 else None
     return Check(
         race=other, shared=tuple(sorted(answers[0] & answers[1])),
-        correlation=spearman(*(np.array([each[name] for name in names]) for each in means)) if len(names) > 2 else None,
+        correlation=None if correlation is None or math.isnan(correlation) else correlation,
     )  # fmt: skip
 
 
