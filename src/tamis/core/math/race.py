@@ -26,6 +26,7 @@ ALPHA = 0.05
 _LARGER_DRIFT = 0.1
 
 _NODES = 96  # of the quadratures for Dunnett's bound: five digits
+_quadrature = lru_cache(np.polynomial.legendre.leggauss)  # it takes as long as the rest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +177,7 @@ def dunnett_bound(comparisons: int, freedom: float, alpha: float) -> float:
     from scipy.optimize import brentq
     from scipy.special import chdtri, ndtr, ndtri  # ten times as fast as those of scipy.stats
 
-    points, weights = np.polynomial.legendre.leggauss(_NODES)
+    points, weights = _quadrature(_NODES)
     level, share = (points + 1) / 2, weights / 2  # on (0, 1)
     common = ndtri(level)[:, None]  # the other arm's mean, in standard errors
     spread = np.sqrt(chdtri(freedom, 1 - level) / freedom) if math.isfinite(freedom) else np.ones(_NODES)
