@@ -121,8 +121,8 @@ def add(row: dict[str, Any]) -> None:
         writer.writerow(row)
 
 
-#: Of the simulated worlds, in nats: standard deviations of the effect that a seed has on all arms, of a model's noise in
-#: each round, and, by how much arms differ, of their levels and of their drift from the first round to the second.
+#: Of the simulated worlds, in nats: standard deviations of the effect that a seed has on all arms, and of a model's
+#: noise in each round; by how much arms differ, those of their levels, and of their drift from round 1 to round 2.
 SHARED, NOISE = 0.02, (0.02, 0.018, 0.016, 0.014)
 DIFFERENCES = {"large": (0.1, 0.01), "small": (0.03, 0.02)}
 
@@ -297,16 +297,18 @@ def draw_races(races: int) -> list[Case]:
     costs = [end.cost(oracle.price) / spent for end in ends]
     often = Counter(arm for end in ends for arm in end.answer)
     found = share_interval(often[best], races)
-    random = [oracle.alike(rng).race(rng) for rng in map(np.random.default_rng, range(10_000, 10_000 + races))]
-    single = share_interval(sum(len(end.answer) == 1 for end in random), races)
+    random = [oracle.alike(rng).race(rng) for rng in map(np.random.default_rng, range(10_000, 10_000 + 8 * races))]
+    single = share_interval(sum(len(end.answer) == 1 for end in random), len(random))
     facts = {
+        "races": f"{races} from {spent / 3600:.1f} hours of models; {len(random)} of arms that are alike",
         "best arm in the answer": interval(found), "mean cost, of the oracle's": f"{100 * np.mean(costs):.1f} %",
         "mean arms in the answer": f"{np.mean([len(end.answer) for end in ends]):.1f}",
         "a single winner": interval(share_interval(sum(len(end.answer) == 1 for end in ends), races)),
         "a single winner of arms that are alike": interval(single),
         "mean arms in the answer of arms that are alike": f"{np.mean([len(end.answer) for end in random]):.1f}",
     }  # fmt: skip
-    print_table([{"races": f"{races} from {spent / 3600:.1f} hours of models", **facts}])
+    for name, text in facts.items():
+        print(f"{name}: {text}")
     last = f"mean at {oracle.lengths[-1]:,} samples"
     print_table([
         {"arm": arm, last: f"{mean:.4f}", "in the answer": f"{100 * often[arm] / races:.0f} %"}
@@ -321,7 +323,7 @@ def draw_races(races: int) -> list[Case]:
 
 CURVE_SHARES, CURVE_SEEDS, CURVE_NOISE = np.geomspace(0.05, 1, 8), 3, 0.01
 
-#: Curves over x = log(share / the best share), in units of the whole range of log shares.
+#: Curves over x = log(share / the best share), in units of the whole range of log shares; times 0.1 to 0.6 nats.
 CURVE_SHAPES: Mapping[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
     "symmetric": lambda x: -(x**2),
     "asymmetric": lambda x: np.where(x < 0, -6 * x**2, -0.3 * x),  # a small subset repeats, a large one is only noisier

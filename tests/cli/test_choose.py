@@ -47,6 +47,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / "found" / f"{number}.jpg").write_bytes(files["jpg"])
         (folder / "found" / f"{number}.txt").write_bytes(files["txt"])
     (folder / "long.yaml").write_text(LONG)
+    (folder / "other.yaml").write_text(LONG.replace("long-50", "long").replace("characters", "words"))
     library.score(folder / "pool", run=folder / "run", signals=["caption_length"], quiet=True)
     return folder
 
@@ -214,6 +215,7 @@ def test_what_cannot_be_raced_is_refused_before_any_work(
         (["--budget", "0h"], "a budget above 0 hours"),
         (["--budget", "nanh"], "a budget above 0 hours"),
         (["--arms", "clip-5"], "clip-50"),
+        (["--arms", str(made / "other.yaml"), "--shares", ".2"], "two different recipes would race as 'long@0.2'"),
         (["--only", "fuond"], "did you mean 'found'"),
         (["--captioner", "lab"], "leave them out with --captioner"),
         (["--curve", "--budget", "4h"], "leave them out with --curve"),

@@ -19,7 +19,7 @@ import numpy as np
 
 from tamis.commands.lazy import cost_of
 from tamis.core.compute import Compute
-from tamis.core.errors import StopError
+from tamis.core.errors import RecipeError, StopError
 from tamis.core.files.checked import read_lines, write_record
 from tamis.core.math.race import ALPHA, Standing, dunnett_bound, standing
 from tamis.core.math.statistics import spearman
@@ -255,7 +255,8 @@ def choose(
         folder, where the report reads it.
 
     Raises:
-        as `bench`; ValueError: a share, the budget or the number of rounds is out of range.
+        as `bench`; ValueError: a share, the budget or the number of rounds is out of range. RecipeError: two recipes
+        have one name at a share, such as clip-30 and a recipe of yours called clip.
     """
     if rounds < 2 or (budget is not None and not budget > 0):
         raise ValueError(f"a race needs at least 2 rounds and a budget above 0 hours, got {rounds} and {budget}")
@@ -393,7 +394,9 @@ def _at_shares(recipes: Sequence[Recipe], shares: Sequence[float]) -> list[Recip
     arms: dict[str, Recipe] = {}
     for recipe in recipes:
         for one in [made for share in shares if (made := at_share(recipe, share))] or [recipe]:
-            arms.setdefault(one.name, one)
+            known = arms.setdefault(one.name, one)
+            if (known.steps, known.entries, known.columns) != (one.steps, one.entries, one.columns):
+                raise RecipeError(f"two different recipes would race as {one.name!r}: change the key 'name' of one")
     return [*arms.values()]
 
 
