@@ -16,7 +16,8 @@ from tiny_models import clip_folder
 from tamis.core.errors import RecipeError
 from tamis.core.files.checked import with_hash, write_record
 from tamis.runs.claims import lock_run
-from tamis.train.evaluate import bench
+from tamis.train.evaluate import cells
+from tamis.train.evaluate.bench import with_settings
 from tamis.train.evaluate.utility import PAPER
 from tamis_lab import MODEL_SETTINGS
 
@@ -98,13 +99,14 @@ def test_utility_compares_each_kind_added_to_its_base(
 ) -> None:
     """The trainings are a bench's, and tested there: here each pool scores by its number of pairs."""
 
-    def executed(cells: Any, workers: int) -> dict[str, str]:
-        for cell in cells:
+    def executed(wanted: Any, workers: int) -> dict[str, str]:
+        for cell in wanted:
             score = cell.subset.kept / 100 + cell.training.seed / 1000
-            write_record(cell.path, {"scores": dict.fromkeys(cell.only, score), "training_seconds": 1.0})
+            facts = {name: dict.fromkeys(cell.only, score) for name in ("scores", "likelihoods")}
+            write_record(cell.path, {**facts, "training_seconds": 1.0, "evaluation_seconds": 1.0})
         return {}
 
-    monkeypatch.setattr(bench, "execute_all", executed)
+    monkeypatch.setattr(cells, "execute_all", executed)
     words = ["bench", "lab", "--utility", "--pairs", "60", "--size", "12", "--out", "bench", "--model", str(model)]
     lines = tamis.ok(*words, *SMALL).out.splitlines()
     assert [line.split()[0] for line in lines[1:6]] == [*PAPER]
@@ -124,18 +126,18 @@ def test_a_setting_goes_to_each_variant_of_a_signal_or_to_one(tmp_path: Path) ->
     recipe = {"name": "two", "signals": both, "select": [{"top_n": {"score": "a.clip - b.clip", "n": 3}}]}
 
     def models(*settings: str, usual: tuple[str, ...] = ()) -> list[str]:
-        (one,) = bench._with_settings([recipe], settings, usual)
+        (one,) = with_settings([recipe], settings, usual)
         return [signal.model for _, signal in one.signals]
 
     assert models("signals.clip.model=x") == ["x", "x"]
     assert models("signals.1.clip.model=x") == ["openai/clip-vit-base-patch32", "x"]
     assert models(usual=MODEL_SETTINGS) == ["lab/clip", "mine"]  # the user's own model stays
     recipe["select"] = [{"top_n": {"score": "clip", "n": 3}}]
-    (one,) = bench._with_settings([recipe], ["columns.clip=a.clip"], ())
+    (one,) = with_settings([recipe], ["columns.clip=a.clip"], ())
     assert one.columns == {"clip": "a.clip"}
     for wrong in ("signals.2.clip.model=x", "signals.0.sieve.captioner=x", "columns.pac=x"):
         with pytest.raises(RecipeError, match="no recipe of the bench has"):
-            bench._with_settings([recipe], [wrong], ())
+            with_settings([recipe], [wrong], ())
 
 
 def test_a_folder_of_other_files_and_one_in_use_are_refused_before_anything_is_written(

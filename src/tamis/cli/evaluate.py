@@ -148,7 +148,10 @@ def choose(
         float | None,
         Option(parser=options.hours, metavar="TIME", help="Time for training, such as 4h or 30m. Default: no limit."),
     ] = None,
-    rounds: Annotated[int, Option(min=2, help="Rounds; each trains twice as long as the one before.")] = 4,
+    rounds: Annotated[
+        int | None,
+        Option(min=2, help="Rounds; each trains twice as long as the one before. Default: 4, with --quick 2."),
+    ] = None,
     check: Annotated[
         str | None, Option(metavar="MODEL[:TEXT]", help="Race again with this model, and print how far both agree.")
     ] = None,
@@ -215,7 +218,7 @@ def choose(
                 print("\n".join(one.verdict()))
             return
         found = tamis.choose(
-            drawn or source, names, shares=numbers, budget=budget, rounds=2 if quick else rounds,
+            drawn or source, names, shares=numbers, budget=budget, rounds=rounds or (2 if quick else 4),
             check=at_scale(scale, model=other, text=text or None, **changes) if check else None, **asked,
         )  # fmt: skip
     if as_json:

@@ -119,7 +119,9 @@ def bench(subsets: list[Subset], tmp_path_factory: pytest.TempPathFactory, compa
 
 
 def result(score: float) -> CellResult:
-    return CellResult(scores={"found": score}, training_seconds=2.0)
+    return CellResult(
+        scores={"found": score}, likelihoods={"found": -1.0}, samples=100, training_seconds=2.0, evaluation_seconds=0.5
+    )
 
 
 def test_every_recipe_sees_as_many_samples_and_only_its_own_pairs(
@@ -147,6 +149,8 @@ def test_a_bench_writes_its_result_and_leaves_no_models(bench: tuple[Bench, Path
     assert (facts["kind"], facts["format"], facts["seeds"]) == ("tamis bench", 1, [0, 1, 2])
     results = [json.loads(path.read_text()) for path in (out / "cells").glob("*.json")]
     assert len(results) == 9
+    assert {(*cell["scores"],) == (*cell["likelihoods"],) == ("found",) for cell in results} == {True}
+    assert max(cell["likelihoods"]["found"] for cell in results) < 0
     for one in done.contenders:
         seconds = [cell["training_seconds"] for cell in results if cell["name"].startswith(f"{one.name}, seed")]
         assert one.training_seconds == pytest.approx(np.mean(seconds))
@@ -363,6 +367,7 @@ def test_captioners_are_ranked_by_cider(
     assert {one["name"]: one["scores"]["found"] for one in results} == {
         f"{one.name}, seed {seed}": score for one in done.contenders for seed, score in one.scores.items()
     }
+    assert all(one["likelihoods"] == {} for one in results)
     assert done.facts()["training"]["model"] == f"{tiny.model} with {language}"
     folder = tmp_path / "classes"
     for name in ("dog", "cat"):

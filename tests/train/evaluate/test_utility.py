@@ -27,7 +27,13 @@ def benched(run: Run, scores: dict[str, dict[int, float]]) -> Bench:
     """A bench in which each pool has these scores by seed; .5 by default."""
     subsets, usual = variants(run), {0: 0.5, 1: 0.5}
     results = {
-        (one.name, seed): CellResult(scores={"objects": score}, training_seconds=1.0)
+        (one.name, seed): CellResult(
+            scores={"objects": score},
+            likelihoods={"objects": -1.0},
+            samples=100,
+            training_seconds=1.0,
+            evaluation_seconds=0.5,
+        )
         for one in subsets
         for seed, score in scores.get(one.name, usual).items()
     }

@@ -2,7 +2,9 @@
 
 import json
 import logging
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,17 +41,32 @@ class Plain:
     def text(self, text: str) -> np.ndarray:
         return unit(self.clip.texts(self.tokens([text]))[0])
 
-    def ranking(self, data: bytes, classes: tuple[str, ...], templates: tuple[str, ...]) -> list[int]:
-        """Class numbers, the likeliest first."""
+    def scores(self, data: bytes, classes: tuple[str, ...], templates: tuple[str, ...]) -> list[float]:
+        """The cosine with each class."""
         scores = []
         for name in classes:
             mean = np.mean([self.text(template.replace("{c}", name)) for template in templates], axis=0)
             scores.append(float(self.image(data) @ mean / np.sqrt(mean @ mean)))
-        return sorted(range(len(classes)), key=lambda n: -scores[n])
+        return scores
 
 
 def unit(row: np.ndarray) -> np.ndarray:
     return row.astype(float) / np.linalg.norm(row.astype(float))
+
+
+def log_likelihood(parts: list[list[tuple[list[float], list[bool]]]]) -> float:
+    """The best over a fine grid of scales; of each query its cosines, and which of them are right."""
+    best = -math.inf
+    for scale in [0.0, *np.geomspace(0.1, 1000, 2000)]:
+        means = []
+        for part in parts:
+            logs = []
+            for cosines, right in part:
+                weights = np.exp(scale * (np.array(cosines) - max(cosines)))
+                logs.append(math.log(max(weights[np.array(right)].sum(), 1e-300) / weights.sum()))
+            means.append(sum(logs) / len(logs))
+        best = max(best, sum(means) / len(means))
+    return best
 
 
 @pytest.fixture
@@ -72,11 +89,12 @@ def test_classification_is_what_counting_gives(
     assert task is not None
     result = only_result(evaluate_zero_shot(clip_model, folder, CPU))
 
-    truth, ranked, region = [], [], []
+    truth, ranked, region, cosines = [], [], [], []
     for place, files in enumerate(samples):
         truth.append(place % 6)
         region.append(place // 2 % 3)
-        ranked.append(plain.ranking(next(iter(files.values())), task.classes, task.templates))
+        cosines.append(scores := plain.scores(next(iter(files.values())), task.classes, task.templates))
+        ranked.append(sorted(range(6), key=lambda n, scores=scores: -scores[n]))
     right = [ranking[0] == label for ranking, label in zip(ranked, truth, strict=True)]
     assert 0 < sum(right) < 24, "the drawn images should not all be right or wrong: nothing would be tested"
     assert result.metrics["acc1"] == pytest.approx(sum(right) / 24)
@@ -95,6 +113,9 @@ def test_classification_is_what_counting_gives(
     best = [ranking[0] for ranking in ranked]
     f1 = metrics.f1_score(truth, best, average="macro", labels=list(range(6)), zero_division=0)
     assert result.metrics["F1-macro_all"] == pytest.approx(f1)
+    answers = [[label == number for number in range(6)] for label in truth]
+    likely = log_likelihood([list(zip(cosines, answers, strict=True))])
+    assert result.log_likelihood == result.metrics["log_likelihood"] == pytest.approx(likely, abs=1e-4)
     assert (result.score, result.images, result.unusable, result.classes) == (result.metrics["acc1"], 24, 0, 6)
 
 
@@ -130,6 +151,14 @@ def test_retrieval_is_what_counting_gives(tmp_path: Path, write_task: WriteTask,
     assert others.startswith(f"text to image R@1/5/10 {result.metrics['image_retrieval_recall@1']:.4f} / ")
     ways = (result.metrics["image_retrieval_recall@1"], result.metrics["text_retrieval_recall@1"])
     assert result.score == pytest.approx(sum(ways) / 2)
+    of_texts = [
+        ([float(picture @ text) for picture in pictures], [n == owner for n in range(14)]) for owner, text in texts
+    ]
+    of_images = [
+        ([float(picture @ text) for _, text in texts], [owner == number for owner, _ in texts])
+        for number, picture in enumerate(pictures)
+    ]
+    assert result.log_likelihood == pytest.approx(log_likelihood([of_texts, of_images]), abs=1e-4)
 
 
 def winogavil(folder: Path, instances: int, spoilt: int | None = None) -> list[tuple[str, list[bytes], list[bool]]]:
@@ -164,13 +193,17 @@ def test_association_is_what_counting_gives(tmp_path: Path, clip_model: str, pla
     rows = winogavil(tmp_path, 9, spoilt=4)
     result = only_result(evaluate_zero_shot(clip_model, tmp_path, CPU))
     scores: dict[int, list[float]] = {}
+    questions = []
     for cue, images, right in (row for number, row in enumerate(rows) if number != 4):
         text = plain.text(f"{'An' if cue[0] in 'aeiou' else 'A'} {cue}")
-        order = sorted(range(len(images)), key=lambda n, i=images, t=text: -float(plain.image(i[n]) @ t))
+        cosines = [float(plain.image(image) @ text) for image in images]
+        questions.append([(cosines, right)])
+        order = sorted(range(len(images)), key=lambda n, cosines=cosines: -cosines[n])
         chosen = set(order[: sum(right)])
         truth = {place for place, belongs in enumerate(right) if belongs}
         scores.setdefault(len(images), []).append(len(chosen & truth) / len(chosen | truth))
     every = [score for some in scores.values() for score in some]
+    assert result.log_likelihood == pytest.approx(log_likelihood(questions), abs=1e-4)
     assert result.metrics["avg_jaccard_score"] == pytest.approx(np.mean(every))
     assert result.metrics["jaccard_score_5"] == pytest.approx(np.mean(scores[5]))
     assert result.metrics["jaccard_score_5-6"] == pytest.approx(np.mean(scores[5] + scores[6]))
@@ -203,8 +236,12 @@ def test_neither_the_batch_size_nor_the_order_matters(
     other = write_task(tmp_path / "wds_turned", samples[::-1], tars=3)
     expected = only_result(evaluate_zero_shot(clip_model, folder, CPU))
     device = Device(threads=2, batch_size=batch)
-    assert only_result(evaluate_zero_shot(clip_model, folder, device)) == expected
-    assert only_result(evaluate_zero_shot(clip_model, other, device)).metrics == expected.metrics
+    for tasks in (folder, other):
+        result = only_result(evaluate_zero_shot(clip_model, tasks, device))
+        # The likelihood is a mean over images, whose rounding depends on their order; the others are counts.
+        assert result.log_likelihood == pytest.approx(expected.log_likelihood, abs=1e-6)
+        metrics = {**result.metrics, "log_likelihood": expected.log_likelihood}
+        assert replace(result, metrics=metrics, task=expected.task, name=expected.name) == expected
 
 
 def test_a_gpu_whose_memory_runs_out_once_gives_the_result_of_a_cpu(

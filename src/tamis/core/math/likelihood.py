@@ -57,7 +57,7 @@ def mean_log_probability(parts: Sequence[Questions], scale: float) -> float:
 
 
 def best_log_likelihood(parts: Sequence[Questions]) -> float:
-    """Returns `mean_log_probability` at the scale that makes it largest, from 0.1 to 1,000.
+    """Returns `mean_log_probability` at the scale that makes it largest: 0, which is chance, or from 0.1 to 1,000.
 
     A model's own scale follows the noise of its training pairs and how often it saw them. At the best one, only the
     order and the distances of its cosines count, and no model is worse than one that knows nothing.
@@ -72,7 +72,7 @@ def best_log_likelihood(parts: Sequence[Questions]) -> float:
         lambda power: -mean_log_probability(parts, math.exp(power)), bounds=bounds, method="bounded",
         options={"xatol": 1e-2},
     )  # fmt: skip
-    return -float(found.fun)
+    return max(-float(found.fun), mean_log_probability(parts, 0.0))
 
 
 def _log_sum(logits: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,7 @@ ALPHA = 0.05
 _LARGER_DRIFT = 0.1
 
 _NODES = 96  # of the quadratures for Dunnett's bound: five digits
+_quadrature = lru_cache(np.polynomial.legendre.leggauss)  # it takes as long as the rest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +63,7 @@ def standing(rounds: Sequence[Mapping[str, Sequence[float]]], *, total: int, fir
         total: rounds of the whole race.
         first: the first round that may drop arms; 1 for a race of one round.
 
-    Cost: milliseconds.
+    Cost: a bound of Dunnett per round that may drop arms, 10 ms each.
 
     Source: Dunnett 1955, "A multiple comparison procedure for comparing several treatments with a control";
     Satterthwaite 1946, "An approximate distribution of estimates of variance components"; the drift is ours.
@@ -90,8 +92,10 @@ def standing(rounds: Sequence[Mapping[str, Sequence[float]]], *, total: int, fir
     margins, left = [], dict[str, int]()
     for r, found in enumerate(means, start=1):
         variance = errors[r - 1] + tau * (total - r) ** 2
-        bound = dunnett_bound(len(found) - 1, variance.freedom, ALPHA / (total - first + 1)) if len(found) > 1 else 0.0
-        margins.append(bound * math.sqrt(2 * variance.value) if r >= first else math.inf)
+        margins.append(math.inf)
+        if r >= first and len(found) > 1:
+            bound = dunnett_bound(len(found) - 1, variance.freedom, ALPHA / (total - first + 1))
+            margins[-1] = bound * math.sqrt(2 * variance.value)
         best = max(found.values())
         for arm, mean in found.items():
             if best - mean > margins[-1]:
@@ -159,26 +163,27 @@ def parabola_peak(shares: Sequence[float], means: Sequence[float]) -> float:
     return float(np.exp(x[1] - slope / (2 * curvature))) if curvature < 0 else shares[best]
 
 
+@lru_cache(maxsize=1024)
 def dunnett_bound(comparisons: int, freedom: float, alpha: float) -> float:
     """Returns c such that the largest of several t statistics exceeds it with probability alpha, one-sided.
 
     Each compares an arm with the same other one, all means have one variance, so two statistics correlate by 1/2.
 
-    Cost: a millisecond; exact to three decimals from 2 degrees of freedom on.
+    Cost: 10 ms, remembered. Within 0.0005 of the exact bound from 2 degrees of freedom on, 0.01 % of it below.
 
     Source: Dunnett 1955, table 1.
     """
     require("scipy", extra="evaluate")
     from scipy.optimize import brentq
-    from scipy.stats import chi2, norm
+    from scipy.special import chdtri, ndtr, ndtri  # ten times as fast as those of scipy.stats
 
-    points, weights = np.polynomial.legendre.leggauss(_NODES)
+    points, weights = _quadrature(_NODES)
     level, share = (points + 1) / 2, weights / 2  # on (0, 1)
-    common = norm.ppf(level)[:, None]  # the other arm's mean, in standard errors
-    spread = np.sqrt(chi2.ppf(level, freedom) / freedom) if math.isfinite(freedom) else np.ones(_NODES)
+    common = ndtri(level)[:, None]  # the other arm's mean, in standard errors
+    spread = np.sqrt(chdtri(freedom, 1 - level) / freedom) if math.isfinite(freedom) else np.ones(_NODES)
 
     def exceeded(bound: float) -> float:
-        inside = norm.cdf(math.sqrt(2) * bound * spread[None, :] + common) ** comparisons
+        inside = ndtr(math.sqrt(2) * bound * spread[None, :] + common) ** comparisons
         return float(1 - share @ inside @ share - alpha)
 
     return float(brentq(exceeded, 0.0, 200.0, xtol=1e-6))

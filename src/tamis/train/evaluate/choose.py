@@ -137,7 +137,7 @@ class Race:
             lines.append("nothing here is shown to beat a random share, or the whole pool")
         if self.cheapest and len(self.answer) > 1:
             lines.append(f"where cost decides: {self.cheapest.name}, whose scores cost least")
-        if self.done > 1:
+        if self.done > 1 and math.isfinite(self.margins[-1]):
             lines.append(
                 f"drift of the arms from round to round, beyond noise: {self.drift:.4f}; standard error of a mean in "
                 f"round {self.done}: {self.errors[-1]:.4f}; an arm {self.margins[-1]:.4f} below the best leaves"
@@ -200,7 +200,7 @@ class Check:
     """The same race with another model, and how far the two agree."""
 
     race: Race
-    correlation: float | None  # Spearman's, of the means of the last round that all arms were in; None below 3 arms
+    correlation: float | None  # Spearman's, of the means of the last round that all arms were in; None if undefined
     shared: tuple[str, ...]  # arms in both answers
 
     def verdict(self) -> list[str]:
@@ -257,10 +257,13 @@ def choose(
         folder, where the report reads it.
 
     Raises:
-        as `bench`; ValueError: a share, the budget or the number of rounds is out of range.
+        as `bench`; ValueError: a share, the budget or the number of rounds is out of range. RecipeError: two recipes
+        have one name at a share, such as clip-30 and a recipe of yours called clip.
     """
     if rounds < 2 or (budget is not None and not 0 < budget < math.inf):
         raise ValueError(f"a race needs at least 2 rounds and a budget above 0 hours, got {rounds} and {budget}")
+    if wrong := [share for share in shares if not 0 < share <= 1]:
+        raise ValueError(f"a share of the pool is above 0 and at most 1, got {wrong[0]:g}")
     training = training or at_scale("lab", samples=SAMPLES)
     folder = Path(out).expanduser()
     plain = [name for name in (BASELINE, RANDOM) if name not in recipes]
@@ -304,6 +307,8 @@ def race(
     `budget` is in seconds of the clock, for the trainer's workers; `scoring`: {name of a subset: seconds}, where known.
     """
     arms, same = _distinct(subsets, trainer, training)
+    if len(arms) < 2:
+        raise StopError(f"a race needs two arms, and all keep the same pairs: {', '.join(one.name for one in subsets)}")
     lengths, seeds = _lengths(training, rounds), [*SEEDS, *SEEDS[-1:] * rounds][:rounds]
     results: list[Results] = []
     failed: dict[str, str] = {}
@@ -318,10 +323,14 @@ def race(
             for seed in range(first, first + count) for arm in racing
         }  # fmt: skip
         if budget is not None and len(racing) > 1:
-            known = _all(results) or [*trainer.train(dict([*wanted.items()][:1]))[0].values()]
-            carried = int((budget * trainer.workers - _seconds(_all(results))) / (count * _expected(known, samples)))
+            known = _all(results)
+            if not known:  # one training tells what the others will take
+                tried = (trainer.train({key: what})[0] for key, what in wanted.items())
+                known = [*next(filter(None, tried), {}).values()]
+            left = budget * trainer.workers - _seconds(_all(results))
+            carried = max(0, int(left / (count * _expected(known, samples)))) if known else len(racing)
             aside |= set(racing[carried:] if carried > 1 else ())
-            racing = racing[: max(carried, 0)]
+            racing = racing[:carried]
         if len(racing) < 2:
             break
         done, problems = trainer.train({key: what for key, what in wanted.items() if key[0] in racing})
@@ -379,10 +388,9 @@ def _at_shares(recipes: Sequence[Recipe], shares: Sequence[float]) -> list[Recip
     arms: dict[str, Recipe] = {}
     for recipe in recipes:
         for one in [made for share in shares if (made := at_share(recipe, share))] or [recipe]:
-            if (known := arms.setdefault(one.name, one)) is not one and (known.steps, known.signals) != (
-                one.steps, one.signals,
-            ):  # fmt: skip
-                raise RecipeError(f"two arms are called {one.name!r}: change the key 'name' of one recipe")
+            known = arms.setdefault(one.name, one)
+            if (known.steps, known.entries, known.columns) != (one.steps, one.entries, one.columns):
+                raise RecipeError(f"two different recipes would race as {one.name!r}: change the key 'name' of one")
     return [*arms.values()]
 
 
