@@ -72,7 +72,7 @@ class Drawn:
             done[key] = CellResult(
                 scores={"found": score if self.captioner else 0.5},
                 likelihoods={} if self.captioner else {"found": score - 9},
-                samples=training.samples, training_seconds=seconds, evaluation_seconds=2.0,
+                samples=training.steps * training.batch, training_seconds=seconds, evaluation_seconds=2.0,
             )  # fmt: skip
         return done, problems
 
