@@ -191,13 +191,25 @@ def test_arms_that_the_budget_cannot_carry_are_set_aside_and_stay_in_the_answer(
 
 def test_a_budget_for_less_than_the_first_round_takes_the_first_arms(subsets: list[Subset]) -> None:
     trainer = Drawn(by_name)
-    done = raced(subsets, trainer, budget=100.0)  # 100 / 28 arms
+    done = raced(subsets, trainer, budget=90.0)  # 90 / (2 * 14) arms: that of the training tried first counts too
     assert {arm for arm, _, _ in trainer.trained} == set(list(ARMS)[:3])
     assert [name for name, state in states(done).items() if state == "set aside"] == ["good@0.2", "bad@0.5"]
     with pytest.raises(StopError, match="too small for two arms"):
         raced(subsets, Drawn(by_name), budget=20.0)
-    twice = raced(subsets, Drawn(by_name, workers=2), budget=100.0)  # of the clock: two workers do twice as much
+    twice = raced(subsets, Drawn(by_name, workers=2), budget=90.0)  # of the clock: two workers do twice as much
     assert "set aside" not in states(twice).values()
+
+
+def test_arms_that_were_set_aside_do_not_come_back(subsets: list[Subset]) -> None:
+    levels = dict(zip(ARMS, (0.0, 0.0, 0.5, 0.5, 1.0), strict=True))
+    trainer = Drawn(
+        lambda arm, samples: levels[arm], slow=0.01
+    )  # the budget lasts longer than the first round promised
+    done = raced(subsets, trainer, budget=140.0 + 200)
+    assert list(states(done).values()).count("set aside") == 2
+    assert [arm.name for arm in done.answer if arm.state == "best"] == ["bad@0.5"]
+    assert (done.done, len(done.answer)) == (2, 3)
+    assert done.verdict()[-1].startswith("next: the last rounds of these 3 arms")
 
 
 def test_a_budget_that_is_overdrawn_ends_the_race(subsets: list[Subset]) -> None:
