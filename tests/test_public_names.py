@@ -13,6 +13,7 @@ CLASSES = ["Pool", "PoolSpec", "Run", "Subset"]
 VERBS = [
     "bench",
     "check",
+    "choose",
     "cluster",
     "derive",
     "explore",

@@ -178,7 +178,7 @@ def choose(
     Each round trains a model on every arm left, twice as long as before, and drops arms that are worse beyond noise and
     drift. `no-filter` and `random` race too. The same command again resumes; `tamis bench` shares the trainings.
 
-    Example: tamis choose runs/mine --arms clip-50,tmars --shares .1,.2,.3,.5 --tasks evalsets --budget 4h
+    Example: tamis choose runs/mine --arms clip-50 --shares .1,.3,.5 --tasks evalsets --budget 4h
     """
     import tamis
     from tamis.train.evaluate.choose import QUICK, SAMPLES
