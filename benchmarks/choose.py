@@ -1,8 +1,9 @@
 """How often the race of `tamis choose` finds the best arm, at what cost: on an oracle of real models, and simulated.
 
 `oracle` trains every arm with every seed at every length on the lab, and appends a row per model to a table; it goes on
-where it stopped. `races` draws races from the table, also from one whose arms do not differ. `simulate` draws worlds of
-arms whose differences are known; `curves` does so for the shares of one recipe.
+where it stopped. `races` draws races from the table, also from one whose arms do not differ; `repeats` asks whether a
+law of repeated data ranks its arms better than the length before. `simulate` draws worlds of arms whose differences are
+known; `curves` does so for the shares of one recipe.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import optimize, stats
 
 import tamis
 from benchmarks.measure import Case
@@ -321,6 +322,66 @@ def draw_races(races: int) -> list[Case]:
     ]
 
 
+def repeats(races: int) -> list[Case]:
+    """Who ranks the last length better from two seeds of the earlier ones: a law of repeated data, or the last of them?
+
+    Shares of pairs of arms that are in the order of the last length's means over all seeds.
+    """
+    oracle = Oracle.read()
+    kept = {row["arm"]: float(row["kept"]) for row in rows()}
+    pairs, lengths = np.array([kept[arm] for arm in oracle.arms]), np.array(oracle.lengths, np.float64)
+    truth = oracle.scores[-1].mean(1)
+    right: dict[str, list[float]] = {"law": [], "plain": []}
+    for number in range(races):
+        rng = np.random.default_rng(number)
+        seen = [scores[:, rng.choice(scores.shape[1], 2, replace=False)].mean(1) for scores in oracle.scores[:-1]]
+        predicted = -law_of_repeats(-np.array(seen).T, lengths[:-1], pairs)(lengths[-1])
+        for name, ranked in (("law", predicted), ("plain", seen[-1])):
+            right[name].append(pairs_in_order(ranked, truth))
+    means = {name: float(np.mean(each)) for name, each in right.items()}
+    better = float(np.mean(np.array(right["law"]) > np.array(right["plain"])))
+    print(f"pairs of arms in order: {means['law']:.3f} by the law, {means['plain']:.3f} by the length before")
+    print(f"the law is better in {100 * better:.0f} % of {races} draws")
+    return [Case("pairs in order by the law of repeats", "share", means["law"], means["plain"])]
+
+
+def pairs_in_order(ranked: NDArray[np.float64], truth: NDArray[np.float64]) -> float:
+    one, other = np.triu_indices(truth.size, 1)
+    return float(np.mean(np.sign(ranked[one] - ranked[other]) == np.sign(truth[one] - truth[other])))
+
+
+def law_of_repeats(
+    losses: NDArray[np.float64], samples: NDArray[np.float64], pairs: NDArray[np.float64]
+) -> Callable[[float], NDArray[np.float64]]:
+    """Fits a * prod_j (n_j / n_(j-1))^(-b 2^(-(j-1) / tau)) + d, where n_j pairs are seen after epoch j, to losses.
+
+    losses (arms, lengths), samples (lengths,), pairs of each arm (arms,); a, tau and d are common, b is each arm's own,
+    since two lengths determine no more. Returns a function of the samples.
+
+    Source: Goyal et al. 2024, "Scaling laws for data filtering" (arXiv:2404.07177), equations 3 to 5.
+    """
+
+    def gained(half_life: float, seen: float) -> NDArray[np.float64]:
+        """The sum over epochs of log(n_j / n_(j-1)) times what repetition leaves of it, (arms,)."""
+        sums = []
+        for own in pairs:
+            ends = np.minimum(own * np.arange(1, math.ceil(seen / own) + 1), seen)
+            sums.append((np.diff(np.log([1.0, *ends])) * 0.5 ** (np.arange(ends.size) / half_life)).sum())
+        return np.array(sums)
+
+    def predict(found: NDArray[np.float64], seen: float) -> NDArray[np.float64]:
+        return np.asarray(np.exp(found[0] - found[3:] * gained(math.exp(found[1]), seen)) + math.exp(found[2]))
+
+    def off(found: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.concatenate([predict(found, seen) - losses[:, place] for place, seen in enumerate(samples)])
+
+    lowest = math.log(losses.min())
+    begin = [math.log(losses.max()), math.log(5), lowest - 1.4, *np.full(len(pairs), 0.05)]
+    bounds = [-5.0, -2.0, -12.0, *np.zeros(len(pairs))], [8.0, 8.0, lowest, *np.ones(len(pairs))]
+    fitted = optimize.least_squares(off, begin, bounds=bounds).x
+    return lambda seen: predict(fitted, seen)
+
+
 CURVE_SHARES, CURVE_SEEDS, CURVE_NOISE = np.geomspace(0.05, 1, 8), 3, 0.01
 
 #: Curves over x = log(share / the best share), in units of the whole range of log shares; times 0.1 to 0.6 nats.
@@ -394,7 +455,7 @@ def numbers(text: str) -> list[int]:
 
 #: Parts that draw races, with their usual number.
 PARTS: Mapping[str, tuple[Callable[[int], list[Case]], int]] = {
-    "simulate": (simulate, 400), "races": (draw_races, 50), "curves": (curves, 400),
+    "simulate": (simulate, 400), "races": (draw_races, 50), "repeats": (repeats, 50), "curves": (curves, 400),
 }  # fmt: skip
 
 
