@@ -225,12 +225,11 @@ def drawer(rng: np.random.Generator, means: Sequence[NDArray[np.float64]]) -> Dr
 
 @dataclass(frozen=True)
 class Oracle:
-    """The table of trained models: scores and seconds of (arms, seeds) at each length."""
+    """The table of trained models: scores of (arms, seeds) at each length."""
 
     arms: list[str]
     lengths: list[int]
     scores: list[NDArray[np.float64]]  # per length: the mean of a model's nats over the tasks
-    seconds: list[NDArray[np.float64]]
 
     @classmethod
     def read(cls) -> Oracle:
@@ -259,10 +258,7 @@ class Oracle:
         def nats(row: dict[str, str]) -> float:
             return float(np.mean([float(text) for name, text in row.items() if name.startswith("nats ")]))
 
-        return cls(
-            arms, lengths, [table(nats, samples) for samples in lengths],
-            [table(lambda row: float(row["seconds"]), samples) for samples in lengths],
-        )  # fmt: skip
+        return cls(arms, lengths, [table(nats, samples) for samples in lengths])
 
     def race(self, rng: np.random.Generator) -> Finish:
         """A race whose rounds are the lengths, with seeds drawn without replacement."""
@@ -284,8 +280,8 @@ class Oracle:
         return replace(self, scores=shuffled)
 
     def price(self, number: int, arm: str) -> float:
-        """The mean seconds of a round's models of an arm."""
-        return SEEDS[number] * float(self.seconds[number][self.arms.index(arm)].mean())
+        """The samples that a round's models of an arm see; what else a model takes is little, and alike."""
+        return float(SEEDS[number] * self.lengths[number])
 
 
 def draw_races(races: int) -> list[Case]:
@@ -294,14 +290,15 @@ def draw_races(races: int) -> list[Case]:
     means = dict(zip(oracle.arms, oracle.scores[-1].mean(1).tolist(), strict=True))
     best = max(means, key=means.__getitem__)
     ends = [oracle.race(np.random.default_rng(number)) for number in range(races)]
-    spent = sum(float(seconds.sum()) for seconds in oracle.seconds)
+    spent = sum(scores.size * samples for scores, samples in zip(oracle.scores, oracle.lengths, strict=True))
+    hours = sum(float(row["seconds"]) for row in rows()) / 3600
     costs = [end.cost(oracle.price) / spent for end in ends]
     often = Counter(arm for end in ends for arm in end.answer)
     found = share_interval(often[best], races)
     random = [oracle.alike(rng).race(rng) for rng in map(np.random.default_rng, range(10_000, 10_000 + 8 * races))]
     single = share_interval(sum(len(end.answer) == 1 for end in random), len(random))
     facts = {
-        "races": f"{races} from {spent / 3600:.1f} hours of models; {len(random)} of arms that are alike",
+        "races": f"{races} from {hours:.1f} hours of models on a core; {len(random)} of arms that are alike",
         "best arm in the answer": interval(found), "mean cost, of the oracle's": f"{100 * np.mean(costs):.1f} %",
         "mean arms in the answer": f"{np.mean([len(end.answer) for end in ends]):.1f}",
         "a single winner": interval(share_interval(sum(len(end.answer) == 1 for end in ends), races)),
