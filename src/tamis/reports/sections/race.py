@@ -12,9 +12,6 @@ from tamis.reports.context import Context, Facts
 from tamis.reports.formats import colours
 from tamis.runs import Run
 
-#: Class of arms that are not in the answer, and of shares that are worse than the best: grey.
-GONE = "gone"
-
 
 def race(context: Context) -> Facts | None:
     """Reads the last race on this run; None if there is none.
@@ -29,7 +26,7 @@ def race(context: Context) -> Facts | None:
     best = {number: max(each[number] for each in means if number in each) for number in range(1, facts["done"] + 1)}
     arms = [
         {
-            "subset": {"colour": colour[each["name"]] if each["name"] in facts["answer"] else GONE,
+            "subset": {"colour": colour[each["name"]] if each["name"] in facts["answer"] else "gone",
                        "label": " = ".join([each["name"], *each["same"]]), "kept": each["kept"]},
             "share": each["kept"] / facts["rows"] if facts["rows"] else 0.0,
             "state": each["state"] if each["left"] is None else f"excluded, round {each['left']}",
@@ -46,9 +43,7 @@ def race(context: Context) -> Facts | None:
 def shares(context: Context) -> Facts | None:
     """Reads the last curves on this run; None if there are none."""
     curves = curves_of(context.run)
-    labels = [each["label"] for each in context.names]
-    colour = colours(context.run.subset_names, labels, [each["recipe"] for each in curves])
-    return {"curves": [{**each, "colour": colour[each["recipe"]]} for each in curves]} if curves else None
+    return {"curves": curves} if curves else None
 
 
 def curves_of(run: Run) -> list[Facts]:
@@ -56,8 +51,8 @@ def curves_of(run: Run) -> list[Facts]:
     facts = read_result(run.path / "shares.json", "tamis choose --curve") or {"curves": ()}
     names = ("recipe", "shares", "kept", "left", "margin", "error", "bracket", "point", "verdict")
     return [
-        {**{name: each[name] for name in names}, "model": each["training"]["model"], "seeds": len(each["scores"][0]),
-         **{name: [fmean(one) for one in each[name]] for name in ("scores", "accuracies")}}
+        {**{name: each[name] for name in names}, "scores": [fmean(scores) for scores in each["scores"]],
+         "model": each["training"]["model"], "seeds": len(each["scores"][0])}
         for each in facts["curves"]
     ]  # fmt: skip
 
@@ -68,7 +63,7 @@ def draw_race(facts: Facts) -> Facts:
     A round is a column. Scores are below the best arm's: all grow from round to round by far more than they differ.
     """
     width, drawn = 100 / len(facts["lengths"]), [arm for arm in facts["arms"] if arm["below"]]
-    drawn.sort(key=lambda arm: arm["subset"]["colour"] != GONE)  # the answer on top
+    drawn.sort(key=lambda arm: arm["subset"]["colour"] != "gone")  # the answer on top
     points = [
         [((number - 0.5) * width, mean, facts["errors"][number - 1]) for number, mean in arm["below"].items()]
         for arm in drawn
@@ -79,9 +74,11 @@ def draw_race(facts: Facts) -> Facts:
     shapes: Shapes = [area("leaves", number * width, (number + 1) * width, y(top)) for number, top in margins.items()]
     for arm, each in zip(drawn, points, strict=True):
         shapes += curve_shapes(arm["subset"]["colour"], each, y)
-    lines = max(11, len(drawn))
-    tops = apart([y(each[-1][1]) for each in points], 100 / lines)
-    labels = [(each[-1][0], top, arm) for arm, each, top in zip(drawn, points, tops, strict=True)]
+    lines, labels = max(11, len(drawn)), []
+    for x in {each[-1][0] for each in points}:  # a label moved next to another line's end would name that line
+        ends = [(y(each[-1][1]), arm) for arm, each in zip(drawn, points, strict=True) if each[-1][0] == x]
+        tops = apart([place for place, _ in ends], 100 / lines)
+        labels += [(x, top, arm) for top, (_, arm) in zip(tops, ends, strict=True)]
     return {"shapes": shapes, "ticks": ticks([*reach, *margins.values()], y), "labels": labels, "lines": lines}
 
 
@@ -93,7 +90,7 @@ def draw_curve(curve: Mapping[str, Any]) -> Facts:
     y, point = axis(reach, turned=True), x(curve["point"])
     shapes = [area("bracket", *map(x, curve["bracket"])), *curve_shapes("", points, y)]
     for one, left in zip(points, curve["left"], strict=True):
-        shapes += curve_shapes(GONE, [one], y)[-1:] if left else []  # a grey dot
+        shapes += curve_shapes("gone", [one], y)[-1:] if left else []  # a grey dot
     shapes.append({"class": "limit", "x1": 0, "x2": 100, "y1": y(limit), "y2": y(limit)})
     shapes.append({"class": "cut", "x1": point, "x2": point, "y1": 0, "y2": 100})
     return {"shapes": shapes, "ticks": ticks(reach, y), "shares": [place for place, *_ in points], "point": point}
