@@ -116,7 +116,7 @@ def test_no_pool_is_an_error_and_an_empty_one_has_no_pairs(tmp_path: Path) -> No
     server, measuring = explore_pool(tmp_path / "empty", run=tmp_path / "run")
     until(lambda: measuring.progress()["state"] == "done")
     assert measuring.progress()["pairs"] == 0
-    assert server.explorer.found() == {"rows": 0, "findings": [], "proposals": []}
+    assert server.explorer.found() == {"rows": 0, "findings": [], "proposals": [], "race": ""}
     server.close()
 
 

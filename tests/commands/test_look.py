@@ -55,6 +55,10 @@ def test_the_page_proposes_recipes_with_what_was_seen(tamis: Tamis, tmp_path: Pa
     assert "tamis run 'a pool' --recipe basic" in re.sub("<[^<>]*>", "", page)
     said = json.loads(Path("look.json").read_text())["sections"]["look"]
     assert [one["recipe"] for one in said["proposals"]] == ["basic", "distinct", "clip-30", "tmars", "sieve", "icc"]
+    (race,) = said["race"]
+    arms = "clip-50,tmars,text_match,distinct"  # no caption is in another language; text was not looked for
+    assert race == f"tamis choose 'a pool' --arms {arms} --shares .1,.2,.3,.5 --budget 4h --out choice"
+    assert race in re.sub("<[^<>]*>", "", page)
     value, low, high = said["proposals"][1]["share"]
     assert low < value < high
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a pool", "look.html", "look.json"]
@@ -112,7 +116,7 @@ def test_metadata_is_looked_at_without_pictures(tmp_path: Path) -> None:
     (tmp_path / "meta").mkdir()
     write_metadata(tmp_path / "meta" / "aa.parquet")
     found = package.look(str(tmp_path / "meta"), out=tmp_path / "page.html", quiet=True)
-    assert [one.recipe for one in found.proposals] == []
+    assert ([one.recipe for one in found.proposals], found.race) == ([], ())
 
 
 def test_what_cannot_be_looked_at_leaves_no_page(tmp_path: Path) -> None:
@@ -154,6 +158,8 @@ def test_a_table_is_read_by_the_columns_that_are_named(tmp_path: Path, tamis: Ta
     done = tamis.ok("look", "t.csv", "--caption", "words", "--image", "pic", "--max-pixels", "1000000", "--quiet")
     page = html.unescape(re.sub("<[^<>]*>", "", Path("look.html").read_text(encoding="utf-8")))
     assert "tamis run t.csv --caption words --image pic --max-pixels 1000000 --recipe" in page
+    scoring = "tamis score t.csv --caption words --image pic --max-pixels 1000000 --recipe clip-50"
+    assert f"{scoring}\ntamis choose runs/t.csv --arms clip-50," in page  # choose has no options of pools
     assert "1 missing image" in done.out
 
 

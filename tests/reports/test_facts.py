@@ -106,7 +106,7 @@ def test_the_page_and_the_documentation_have_every_section_in_order(scored: tupl
     )
     after = [name for name in SECTIONS if name in facts["sections"]]
     assert list(facts["sections"]) == ["choice", FINDINGS, *after[1:]]
-    assert set(SECTIONS) - set(after) == {"mosaic", "look", "bench", "text"}  # nothing to say of these
+    assert set(SECTIONS) - set(after) == {"mosaic", "look", "bench", "race", "shares", "text"}  # nothing to say
     page = render(facts, now=0)
     assert re.findall(r'<section id="(\w+)"', page) == list(facts["sections"])
     docs = (Path(__file__).parents[2] / "docs" / "report.md").read_text(encoding="utf-8")

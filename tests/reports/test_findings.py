@@ -15,8 +15,9 @@ import tamis
 from tamis.commands.look import cheap_signals
 from tamis.core.math.statistics import share_interval
 from tamis.pools import open_pool
+from tamis.recipes.recipe import load
 from tamis.reports.context import Context
-from tamis.reports.traits import TRAITS, Findings
+from tamis.reports.traits import ARMS, TRAITS, Findings
 
 
 def scene(seed: int, size: tuple[int, int] = (320, 256), *, low: int = 0, high: int = 256) -> Image.Image:
@@ -175,3 +176,30 @@ def test_the_documentation_has_the_precision_of_each_finding() -> None:
             right, judged = trait.judged
             each = share_interval(right, judged)
             assert f"| {judged} | {right} | {each.value:.2f} ({each.low:.2f} to {each.high:.2f}) |" in row[0]
+
+
+@pytest.mark.parametrize(
+    ("matches", "french", "arms"),
+    [
+        ([0] * 200, 0, "clip-50"),
+        ([0] * 199 + [9], 1, "clip-50"),  # one of 200 is too few for an arm of its own
+        ([0] * 198 + [9, 9], 0, "clip-50,tmars,text_match"),
+        ([0] * 200, 2, "clip-50,basic-multilingual-safe"),
+        (None, 0, "clip-50,tmars,text_match"),  # nothing has looked for text
+    ],
+)
+def test_a_race_is_named_with_the_recipes_for_what_was_found(
+    tmp_path: Path, matches: list[int] | None, french: int, arms: str
+) -> None:
+    columns: dict[str, Any] = {"top_language": ["fr"] * french + ["en"] * (200 - french), "words": [9.0] * 200}
+    columns |= {"other_language": [0.9] * french + [0.0] * (200 - french), "characters": [40.0] * 200}
+    columns |= {"english": [0.0] * french + [0.9] * (200 - french)}
+    columns |= {} if matches is None else {"text_match": [float(shared) for shared in matches]}
+    run = write_run(tmp_path / "run", columns)
+    command = Findings(Context(run, [])).race("my runs/a")
+    assert command == f"tamis choose 'my runs/a' --arms {arms} --shares .1,.2,.3,.5 --budget 4h --out choice"
+
+
+def test_the_recipes_to_race_are_shipped() -> None:
+    assert set(ARMS) <= set(TRAITS)
+    assert all(load(recipe).selects for recipe in ["clip-50", *(each for several in ARMS.values() for each in several)])

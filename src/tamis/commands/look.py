@@ -29,8 +29,10 @@ from tamis.pools import Pool, open_pool
 from tamis.pools.open import with_orientation
 from tamis.pools.source import SAMPLE_UID, PoolSpec, pool_options
 from tamis.recipes.recipe import PathLike, load
+from tamis.reports.context import Context
 from tamis.reports.explore.cached_run import CachedRun
 from tamis.reports.formats import in_words, share
+from tamis.reports.traits import Findings
 from tamis.runs import Run
 from tamis.runs.subset import Subset
 
@@ -65,6 +67,7 @@ class Look:
     seconds: float  # time for scoring
     proposals: tuple[Proposal, ...]  # the cheapest first
     failures: Mapping[str, str]  # shard that could not be read -> reason
+    race: tuple[str, ...] = ()  # commands that race recipes for what was found; none without images
 
     def _repr_html_(self) -> str:
         rows = [
@@ -125,7 +128,7 @@ def look(
         result = Look(
             page=page, pairs=len(run), shards=len(run.shards), of=len(whole.shards),
             seconds=round(time.perf_counter() - start, 1), proposals=proposals(run, subsets, spec),
-            failures=dict(run.failures),
+            failures=dict(run.failures), race=_race(run, subsets, spec),
         )  # fmt: skip
         stored = {name: value for name, value in asdict(result).items() if name not in ("page", "failures")}
         write_record(path / "look.json", {"kind": "tamis look", "format": 1, **stored})  # the report reads it
@@ -200,6 +203,16 @@ def _why_basic(subset: Subset, statuses: Mapping[str, int]) -> str:
 
 def _commands(pool: PoolSpec, recipe: str) -> tuple[str, ...]:
     return (f"tamis run {shlex.join([*pool.paths, *_pool_options(pool), '--recipe', recipe])}",)
+
+
+def _race(run: Run, subsets: Sequence[Subset], pool: PoolSpec) -> tuple[str, ...]:
+    if not any("image" in name for name in run.scores):
+        return ()
+    options, found = _pool_options(pool), Findings(Context(run, subsets))
+    if len(pool.paths) == 1 and not options:
+        return (found.race(pool.paths[0]),)
+    scoring = shlex.join(["tamis", "score", *pool.paths, *options, "--recipe", "clip-50"])  # choose has no such options
+    return scoring, found.race(f"runs/{run_name(pool.paths[0])}")
 
 
 def _pool_options(pool: PoolSpec) -> list[str]:

@@ -5,13 +5,15 @@ A shape is a dictionary of SVG attributes: a path has `d`, a line `x1`, `x2`, `y
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tamis.reports.distributions import Histogram
+from tamis.reports.formats import fixed
 
 Shapes = list[dict[str, Any]]
 
@@ -94,3 +96,45 @@ def interval_shapes(
     shapes += [_upright("range", x, 30, 70) for x in (left, right)]
     shapes.append(_upright("point", position(estimate["value"]), 8, 92))
     return shapes if mark is None else [*shapes, _upright("cut", position(mark))]
+
+
+def axis(values: Sequence[float], *, log: bool = False, turned: bool = False) -> Callable[[float], float]:
+    """Returns what gives a value's place on an axis with room for all `values`; `turned`: the highest comes first."""
+    shape = math.log if log else float
+    ends = [shape(min(values)), shape(max(values))]
+    return lambda value: round(float(np.interp(shape(value), ends, (96, 4) if turned else (4, 96))), 2)
+
+
+def ticks(values: Sequence[float], place: Callable[[float], float]) -> list[tuple[float, str]]:
+    """Returns at most nine round numbers within `values`: the place and the text of each."""
+    low, high = min(values), max(values)
+    rough = ((high - low) or 1.0) / 8
+    unit = 10.0 ** math.floor(math.log10(rough))
+    step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= rough)
+    digits = max(0, -math.floor(math.log10(step) + 1e-9))
+    found = [step * number for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
+    return [(place(value), fixed(value + 0.0, f".{digits}f")) for value in found]
+
+
+def curve_shapes(class_: str, points: Sequence[tuple[float, float, float]], y: Callable[[float], float]) -> Shapes:
+    """Returns a line through points (x, mean, standard error), each with a dot and a bar; `y`: the place of a mean."""
+    line = "L".join(f"{x:.2f} {y(mean):.2f}" for x, mean, _ in points)
+    shapes: Shapes = [{"class": f"share {class_}", "d": f"M{line}"}]
+    for x, mean, error in points:
+        shapes.append({"class": f"range {class_}", "x1": x, "x2": x, "y1": y(mean + error), "y2": y(mean - error)})
+        shapes.append({"class": f"dot {class_}", "d": f"M{x:.2f} {y(mean):.2f}h.01"})  # round on any scale
+    return shapes
+
+
+def area(class_: str, left: float, right: float, top: float = 0) -> dict[str, Any]:
+    """Returns a rectangle that reaches down to the axis."""
+    return {"class": class_, "d": f"M{left:.2f} {top:.2f}H{right:.2f}V100H{left:.2f}Z"}
+
+
+def apart(places: Sequence[float], gap: float) -> list[float]:
+    """Returns places in [0, 100] for labels: near the given ones and in their order, but at least a `gap` apart."""
+    order, steps = np.argsort(places, kind="stable"), gap * np.arange(len(places))
+    free, found = np.array(places)[order] - steps, np.empty(len(places))
+    middle = (np.maximum.accumulate(free) + np.minimum.accumulate(free[::-1])[::-1]) / 2  # pushed down, pushed up
+    found[order] = np.clip(middle, 0, 100 - steps[-1]) + steps
+    return [round(place, 2) for place in found.tolist()]

@@ -29,7 +29,7 @@ from tamis.reports import charts, formats
 from tamis.reports.context import GALLERIES, Context, Facts
 from tamis.reports.distributions import RARE
 from tamis.reports.page_pairs import Pair
-from tamis.reports.sections import bench, choice, findings, pool, scores, subsets, text, values
+from tamis.reports.sections import bench, choice, findings, pool, race, scores, subsets, text, values
 from tamis.runs import Run
 from tamis.runs.subset import Subset, partial_facts
 
@@ -41,6 +41,8 @@ SECTIONS: Mapping[str, tuple[str, str, Callable[[Context], Facts | None]]] = {
     "look": ("Recipes to try", "", bench.look),
     "funnels": ("Funnels", "what each step of a recipe keeps and drops", subsets.funnels),
     "bench": ("Bench", "models trained on what each recipe keeps", bench.gather),
+    "race": ("Race", "models trained on recipes at shares of the pool, in rounds", race.race),
+    "shares": ("Shares", "models trained on eight shares of a recipe", race.shares),
     "galleries": ("Galleries", "pairs just above and just below each cut", subsets.galleries),
     "overlap": ("Overlap", "what two subsets share, and where they disagree", subsets.overlap),
     "text": ("Written text", "pairs that match by the text in the image", text.gather),
@@ -180,7 +182,7 @@ def environment() -> jinja2.Environment:
         "GALLERIES": GALLERIES, "FIRST": values.FIRST, "RARE": RARE, "entries": _entries,
         "histogram_shapes": charts.histogram_shapes, "interval_shapes": charts.interval_shapes,
         "bench_tables": bench.tables, "disagreements": subsets.disagreements, "says": subsets.says,
-        "removed_phrases": values.removed_phrases,
+        "removed_phrases": values.removed_phrases, "draw_race": race.draw_race, "draw_curve": race.draw_curve,
     }  # fmt: skip
     return made
 

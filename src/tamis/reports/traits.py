@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -44,6 +45,9 @@ LANGUAGE, SHORTER_SIDE, ASPECT_RATIO, WORDS, SHARED = "en", 200, 3, 3, 5
 #: A caption is probably not in English if English has less than this probability, another language at least that one,
 #: and it has at least this many words. docs/report.md has the precision of each finding.
 ENGLISH, OTHER, ENOUGH_WORDS = 0.02, 0.6, 5
+
+#: Finding -> recipes that may suit a pool where it is of a hundredth of the pairs, or of any copy.
+ARMS = {"spelt": ("tmars", "text_match"), "language": ("basic-multilingual-safe",), "copies": ("distinct",)}
 
 #: Splits that a model is judged by.
 EVALUATION = ("validation", "test")
@@ -318,6 +322,17 @@ class Findings:
             if rows and not recipe
         ]
         return sorted(findings, key=lambda each: (TRAITS[each.ident].harm, -each.rows, each.ident))
+
+    def race(self, source: str) -> str:
+        """Returns the command that races recipes on a run or pool: the usual one, and those for what was found.
+
+        Text in images counts as found unless `text_match` has looked for it.
+        """
+        found = {each.ident for each in self.every if each.ident == "copies" or 100 * each.rows >= len(self._run)}
+        found |= {"spelt"} if "text_match" not in self._columns else set()
+        arms = ["clip-50", *(recipe for ident, recipes in ARMS.items() if ident in found for recipe in recipes)]
+        where = shlex.join([source, "--arms", ",".join(arms)])
+        return f"tamis choose {where} --shares .1,.2,.3,.5 --budget 4h --out choice"
 
     @cached_property
     def groups(self) -> Sequence[Group]:

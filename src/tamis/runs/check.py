@@ -267,7 +267,8 @@ def _side_files(work: _Check, folder: Path, notes: Mapping[str, Mapping[str, obj
 def _records(work: _Check) -> None:
     """Checks the JSON files of a run, its recipe and its subsets."""
     run = work.run.path
-    for pattern in ("status*.json", "bench.json", "look.json", "views.json", OUTPUTS, "failures/*.json"):
+    results = ("bench.json", "choose.json", "shares.json", "look.json")
+    for pattern in ("status*.json", *results, "views.json", OUTPUTS, "failures/*.json"):
         for file in sorted(run.glob(pattern)):
             work.read(file, read_record)
             if file.parent.name == "failures" and file.stem not in work.run.urls:

@@ -1,5 +1,6 @@
 """The first screen in a real browser, and what a view shows that lacks something."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from browsing import NO_AXE, NO_BROWSER, barriers
 from explored_page import Page, served
 from explored_tab import CUT, PHONE, new_tab, opened, shows, wait_for
 from factories import write_pool
+from races import curve_of, write_curves
 
 import tamis
 
@@ -160,3 +162,30 @@ def test_axe_finds_nothing_wrong_where_something_is_lacking(tab: Any, bare_page:
         tab.wait_for_selector(".above .need")
         tab.click(".near-needs summary")
         assert barriers(tab) == []
+
+
+def test_a_recipe_shows_the_shares_that_fit_while_its_steps_are_those_of_the_curve(
+    browser: Any, bare: Path, tmp_path: Path
+) -> None:
+    run = tamis.open_run(shutil.copytree(bare, tmp_path / "run"))
+    step = {"top_fraction": {"score": "words", "fraction": 0.5, "of": "pool", "missing": "drop"}}
+    tamis.select(run, {"name": "best", "select": [step]}).save()
+    curve = curve_of("best", [-2.2, -2.1, -2.0, -1.95, -1.94, -1.97, -2.0, -2.1])
+    write_curves(run, curve)
+    with (
+        served(run.path, subsets=[Path("best")]) as page,
+        new_tab(browser, viewport={"width": 1440, "height": 900}) as tab,
+    ):
+        opened(tab, page)
+        expect(tab.locator(".curve .hint")).to_have_text(f"{curve.verdict()[0]}.")
+        assert tab.locator(".curve .dot.gone").count() == sum(curve.left)
+        assert tab.locator(".curve svg").bounding_box()["height"] > 40
+        tab.locator("#slider-0-fraction").press("ArrowRight")
+        expect(tab.locator("#number-0-fraction")).to_have_value("50.5 %")
+        expect(tab.locator(".curve")).to_have_count(1)
+        tab.click("#add")  # another last step
+        expect(tab.locator(".curve")).to_have_count(0)
+        tab.locator("#view-findings").click()
+        expect(tab.locator("#race code")).to_contain_text(f"tamis choose {run.path} --arms clip-50")
+        if not NO_AXE:
+            assert barriers(tab) == []

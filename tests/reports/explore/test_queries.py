@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from explored_page import served
 from PIL import Image
+from races import curve_of, write_curves
 
 import tamis
 from tamis.reports import page_pairs
@@ -76,6 +77,34 @@ def test_subsets_have_the_colours_of_the_report(explorer: Explorer) -> None:
     page = Explorer(explorer.run, subsets[::-1], lambda run, recipe: tamis.select(run, recipe)).facts()["recipes"]
     assert [each["colour"] for each in page if each["from"] == "subset"] == report[::-1]
     assert len({*report}) == len(RECIPES)
+
+
+def test_curves_are_those_of_recipes_that_are_known_here(explorer: Explorer) -> None:
+    assert explorer.facts()["curves"] == []
+    run = explorer.run
+    means = [-2.2, -2.1, -2.0, -1.95, -1.94, -1.97, -2.0, -2.1]
+    curves = [curve_of(name, means) for name in ("clip-50", "best", "mine.yaml", "text_match")]
+    write_curves(run, *curves)
+    best = tamis.select(run, {"name": "best", "select": [{"top_fraction": {"score": "words", "fraction": 0.5}}]})
+    facts = Explorer(run, [best], lambda run, recipe: tamis.select(run, recipe)).facts()
+    (run.path / "shares.json").unlink()
+    clip, known = facts["curves"]  # the third is a file that is not here, the last has no share
+    assert clip["select"][-1]["top_fraction"]["score"] == "clip"
+    fraction = known["select"][-1]["top_fraction"].pop("fraction")
+    assert known["select"] == [{"top_fraction": {"score": "words", "of": "pool"}}]
+    assert (fraction, known["verdict"]) == (curves[1].point, curves[1].verdict())
+    assert {each["class"].split()[0] for each in known["shapes"]} == {
+        "bracket",
+        "share",
+        "range",
+        "dot",
+        "limit",
+        "cut",
+    }
+
+
+def test_findings_name_a_race_on_the_run(explorer: Explorer) -> None:
+    assert explorer.found()["race"].startswith(f"tamis choose {explorer.run.path} --arms clip-50,tmars,text_match,")
 
 
 def test_a_saved_subset_is_the_one_on_the_page(explorer: Explorer) -> None:

@@ -54,6 +54,8 @@ _REMEDIES = {
     "run.json": "restore it, or start another run folder",
     "training.json": "restore it, or delete the model's folder and repeat the command",
     "bench.json": "delete it, and repeat `tamis bench`",
+    "choose.json": "delete it, and repeat `tamis choose`",
+    "shares.json": "delete it, and repeat `tamis choose --curve`",
 }
 
 

@@ -27,8 +27,9 @@ OUTPUTS = "outputs.json"
 
 #: Patterns of the names in a run folder. Only commands that work on the run write them.
 _OF_A_RUN = (
-    *("run.json", "recipe.yaml", "shards.parquet", "lock", "status*.json", "events*.jsonl", "bench.json", "look.json"),
-    *(OUTPUTS, "index", "scores", *KEEPS, "failures", "subsets", "unfinished", "claims"),
+    *("run.json", "recipe.yaml", "shards.parquet", "lock", "status*.json", "events*.jsonl", OUTPUTS, "look.json"),
+    *("bench.json", "choose.json", "shares.json", "index", "scores", *KEEPS, "failures", "subsets"),
+    *("unfinished", "claims"),
 )
 
 #: Endings that stand for a format: files of other formats must not have them.

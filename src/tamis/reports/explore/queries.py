@@ -9,6 +9,7 @@ import json
 import shlex
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cached_property, lru_cache
 from itertools import zip_longest
@@ -28,7 +29,7 @@ from tamis.core.ids import format_uid
 from tamis.core.math.statistics import LEAST_LABELLED, find_cut
 from tamis.core.types import INDEX_NUMBERS, USABLE
 from tamis.recipes.names import shipped_names
-from tamis.recipes.recipe import load
+from tamis.recipes.recipe import at_share, load
 from tamis.reports.context import Context, number_columns, word_columns
 from tamis.reports.distributions import whole_column
 from tamis.reports.explore.cached_run import (
@@ -53,6 +54,7 @@ from tamis.reports.explore.near import LARGEST, Near
 from tamis.reports.explore.tagging import Tags, kept_shares
 from tamis.reports.formats import colours, names_of
 from tamis.reports.page_pairs import read_pairs, smallest
+from tamis.reports.sections.race import curves_of, draw_curve
 from tamis.reports.traits import TRAITS, Findings
 from tamis.runs.makers import chosen_by, drawn_world
 from tamis.runs.reasons import Verdict
@@ -169,7 +171,18 @@ class Explorer:
             "searchable": self.near.image is not None,
             "largest_image": LARGEST,
             "compared": COMPARED,
+            "curves": self._curves(),
         }
+
+    def _curves(self) -> list[dict[str, Any]]:
+        """Returns the steps at some share, the shapes and the verdict of each curve whose recipe is known here."""
+        known, found = {subset.name: subset.recipe for subset in self._opened_with}, []
+        for curve in curves_of(self.run):
+            with suppress(RecipeError):  # its recipe was a file
+                recipe = at_share(load(known.get(curve["recipe"]) or curve["recipe"]), curve["point"])
+                about = {"shapes": draw_curve(curve)["shapes"], **{name: curve[name] for name in ("shares", "verdict")}}
+                found += [{"select": recipe.text["select"], **about}] if recipe else []
+        return found
 
     def _shipped(self) -> list[dict[str, Any]]:
         """Returns the shipped recipes whose columns the run has."""
@@ -326,7 +339,9 @@ class Explorer:
         found = [{name: getattr(each, name) for name in ("ident", "sentence", "drops", "rows")} for each in every]
         rules = [{"harm": TRAITS[each.ident].harm, "rule": TRAITS[each.ident].rule} for each in every]
         both = [{**one, **other} for one, other in zip(found, rules, strict=True)]
-        return {"rows": len(self.run), "findings": both, "proposals": self._propose(self)}
+        pool = self.run.readable_pool
+        race = self.findings.race(str(self.run.path)) if len(self.run) and (pool is None or pool.has_images) else ""
+        return {"rows": len(self.run), "findings": both, "proposals": self._propose(self), "race": race}
 
     def selected(self) -> list[str]:
         """Returns the uids of the pairs that are tagged, or inside the page's lasso, in the order of the run."""

@@ -13,7 +13,7 @@ from tamis.reports.formats import NONE, colours, fixed, share
 def look(context: Context) -> Facts | None:
     """Reads the result of `tamis look`, which sampled `shards` `of` the pool's shards; None if there is none."""
     facts = read_result(context.run.path / "look.json", "tamis look")
-    return facts and {name: facts[name] for name in ("pairs", "shards", "of", "seconds", "proposals")}
+    return facts and {name: facts[name] for name in ("pairs", "shards", "of", "seconds", "proposals", "race")}
 
 
 def gather(context: Context) -> Facts | None:

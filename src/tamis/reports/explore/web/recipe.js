@@ -252,9 +252,19 @@ export class RecipePane {
           }, "×"),
         )),
       readable ? null : this.controls(name, settings, place),
+      place === recipe.select.length - 1 ? this.curve(recipe.select) : null,
       on ? bar : null,
       on ? line : h("p", { class: "line" }, "switched off"),
     );
+  }
+
+  /** The scores of models over the share that the last step keeps, if `tamis choose --curve` trained some on these steps. */
+  curve(select) {
+    const steps = (some) => JSON.stringify(some.map((step, at) => (at < some.length - 1 ? step : [nameOf(step), { ...settingsOf(step), fraction: 0 }])));
+    const found = this.facts.curves.find((each) => steps(each.select) === steps(select));
+    return found && h("figure", { class: "chart curve" },
+      h("svg", { class: "lines", viewBox: "0 0 100 100", preserveAspectRatio: "none", role: "img", "aria-label": "Score over the share" }, found.shapes.map((shape) => h(shape.d ? "path" : "line", shape))),
+      h("figcaption", null, h("p", { class: "ends" }, h("span", null, percent(found.shares[0], 1)), h("span", null, percent(found.shares.at(-1), 1))), h("p", { class: "hint" }, `${found.verdict.join(". ")}.`)));
   }
 
   controls(name, settings, place) {

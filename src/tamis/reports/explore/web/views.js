@@ -1,6 +1,6 @@
 // The other views: disagreements of recipes, rejects.
 
-import { h, fill, foreign, count, copy, percent, need, who } from "./dom.js";
+import { h, fill, foreign, count, command, copy, percent, need, who } from "./dom.js";
 import { ask } from "./ask.js";
 import { now, change, comparable, isEmpty, regionOf } from "./state.js";
 
@@ -70,7 +70,8 @@ export async function findings(place) {
       }) : h("p", { class: "quiet" }, "Nothing was found in what is measured so far.")),
     found.proposals.length ? h("section", { id: "proposals" }, h("h3", null, "Recipes worth trying"),
       found.proposals.map((each) => h("div", { class: "proposal" }, h("b", null, foreign(each.recipe)), each.keeps ? ` keeps ${each.keeps}. ` : " ", each.why, " ",
-        h("code", { tabindex: 0 }, each.command), " ", h("button", { type: "button", "aria-label": `Copy the command for ${each.recipe}`, click: () => copy(each.command, "Command") }, "Copy")))) : null);
+        h("code", { tabindex: 0 }, each.command), " ", h("button", { type: "button", "aria-label": `Copy the command for ${each.recipe}`, click: () => copy(each.command, "Command") }, "Copy")))) : null,
+    found.race ? h("section", { id: "race" }, h("h3", null, "Which recipe trains the better model"), h("p", { class: "quiet" }, "This trains small models on what each recipe keeps. Add --tasks DIR for your own tasks."), command(found.race)) : null);
 }
 
 /** Why pairs are dropped: a bar per reason of the recipe and per status. */
