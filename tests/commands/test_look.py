@@ -57,7 +57,7 @@ def test_the_page_proposes_recipes_with_what_was_seen(tamis: Tamis, tmp_path: Pa
     assert [one["recipe"] for one in said["proposals"]] == ["basic", "distinct", "clip-30", "tmars", "sieve", "icc"]
     (race,) = said["race"]
     arms = "clip-50,tmars,text_match,distinct"  # no caption is in another language; text was not looked for
-    assert race == f"tamis choose 'a pool' --arms {arms} --shares .1,.2,.3,.5 --budget 4h --out choice"
+    assert race == f"tamis choose 'a pool' --arms {arms} --shares .1,.2,.3,.5 --budget 4h"
     assert race in re.sub("<[^<>]*>", "", page)
     value, low, high = said["proposals"][1]["share"]
     assert low < value < high

@@ -197,7 +197,7 @@ def test_a_race_is_named_with_the_recipes_for_what_was_found(
     columns |= {} if matches is None else {"text_match": [float(shared) for shared in matches]}
     run = write_run(tmp_path / "run", columns)
     command = Findings(Context(run, [])).race("my runs/a")
-    assert command == f"tamis choose 'my runs/a' --arms {arms} --shares .1,.2,.3,.5 --budget 4h --out choice"
+    assert command == f"tamis choose 'my runs/a' --arms {arms} --shares .1,.2,.3,.5 --budget 4h"
 
 
 def test_the_recipes_to_race_are_shipped() -> None:

@@ -332,7 +332,7 @@ class Findings:
         found |= {"spelt"} if "text_match" not in self._columns else set()
         arms = ["clip-50", *(recipe for ident, recipes in ARMS.items() if ident in found for recipe in recipes)]
         where = shlex.join([source, "--arms", ",".join(arms)])
-        return f"tamis choose {where} --shares .1,.2,.3,.5 --budget 4h --out choice"
+        return f"tamis choose {where} --shares .1,.2,.3,.5 --budget 4h"
 
     @cached_property
     def groups(self) -> Sequence[Group]:
