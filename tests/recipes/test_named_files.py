@@ -38,6 +38,7 @@ NAMED: Mapping[str, Mapping[str, Any]] = {
         "hash_match": {"md5": "FILE"},
         "norm_sim": {"targets": "FILE"},
         "concept_weight": {"concepts": "FILE"},
+        "concepts": {"concepts": "FILE", "at_least": 0.2},
     },
     "select": {"not_in": {"reference": "FILE"}, "image_based": {"reference": "FILE", "clusters": 2}},
 }

@@ -1,4 +1,4 @@
-"""The derived signals `entries` and `concept_weight`: matching, entries from the pool, and from the command line."""
+"""The derived signal `entries`: matching, entries from the pool, and from the command line."""
 
 import itertools
 import json
@@ -12,7 +12,7 @@ from command_line import Tamis
 from factories import pair, write_tar
 
 from tamis.core.errors import RecipeError
-from tamis.recipes.derived import ConceptWeight, Entries
+from tamis.recipes.derived import Entries
 from tamis.runs import Run
 from tamis.runs.subset import Subset
 from tamis.runs.table import MemoryTable
@@ -126,25 +126,3 @@ def test_files_that_hold_no_entries_are_named(tmp_path: Path) -> None:
         Entries(wordnet=str(tmp_path / "empty")).compute(table, make)
     with pytest.raises(RecipeError, match="the pool has no entries: lower least"):
         Entries().compute(table, make)
-
-
-def test_concept_weights_are_those_of_a_plain_count(tmp_path: Path) -> None:
-    """Three images near the first concept and one near the second, k 1: weights 1/3 and 1, of mean 1: 2/3 and 2."""
-    np.save(tmp_path / "concepts.npy", np.eye(3, dtype=np.float32))
-    images = np.array([[2, 1, 0], [3, 0, 1], [1, 0, 0], [0.1, 9, 0], [np.nan] * 3], np.float16)
-    made = ConceptWeight(concepts=str(tmp_path / "concepts.npy"), k=1)
-    found = made.compute(MemoryTable({"image_embedding": images}, block=2), make)["concept_weight"]
-    np.testing.assert_allclose(found, [2 / 3, 2 / 3, 2 / 3, 2, np.nan], rtol=1e-6)
-    rng = np.random.default_rng(0)
-    images, concepts = (rng.normal(size=(n, 8)).astype(np.float32) for n in (300, 20))
-    np.save(tmp_path / "concepts.npy", concepts)
-    unit = concepts / np.linalg.norm(concepts, axis=1, keepdims=True)
-    near = [set(np.argsort(-(unit @ image))[:4].tolist()) for image in images]
-    counts = [sum(concept in some for some in near) for concept in range(20)]
-    plain = np.array([sum(1 / counts[concept] for concept in some) for some in near])
-    made = ConceptWeight(concepts=str(tmp_path / "concepts.npy"), k=4)
-    found = made.compute(MemoryTable({"image_embedding": images}, block=77), make)["concept_weight"]
-    np.testing.assert_allclose(found, plain / plain.mean(), rtol=1e-5)
-    np.save(tmp_path / "concepts.npy", np.eye(3, dtype=np.float32))
-    with pytest.raises(RecipeError, match=r"the concepts \(3\) and image_embedding \(8\)"):
-        made.compute(MemoryTable({"image_embedding": images}), make)

@@ -75,6 +75,7 @@ DERIVED = Register(
     {
         "clip_loss": "clip_loss:ClipLoss",
         "concept_weight": "concepts:ConceptWeight",
+        "concepts": "concepts:Concepts",
         "entries": "entries:Entries",
         "hash_match": "hash_match:HashMatch",
         "mix": "mix:Mix",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zipfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
@@ -32,6 +32,19 @@ _UNSPACED = ((0xE00, 0xEFF), (0xF00, 0xFFF), (0x1000, 0x109F), (0x1780, 0x17FF),
              (0xF900, 0xFAFF), (0x20000, 0x3134F))  # fmt: skip
 
 _PAIRS = 1 << 24  # pairs of words that are sorted at once
+
+
+def read_names(path: str, of: str) -> list[str]:
+    """Returns the names in a file with one per line, or a JSON list; `of` is who asks, for RecipeError."""
+    try:
+        text = read_text(path)
+        names = json.loads(text) if text.lstrip().startswith(("[", "{")) else text.splitlines()
+        if isinstance(names, dict):
+            raise ValueError("it is a JSON object")
+        return [stripped for name in names if (stripped := name.strip())]
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
+        what = f"{of}: {path} must be UTF-8 text with one name per line, or a JSON list of texts"
+        raise RecipeError(f"{what}; {first_line(error)}") from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +98,9 @@ class Entries(Derived):
         require("ahocorasick", extra="balance")
         import ahocorasick
 
-        names = sorted(set(self._from_file(self.entries_from) if self.entries_from else self._from_pool(table, saved)))
+        names = sorted(
+            set(read_names(self.entries_from, self.name) if self.entries_from else self._from_pool(table, saved))
+        )
         if not names:
             raise RecipeError(f"entries: {self.entries_from or 'the pool'} has no entries: lower least, or name a file")
         automaton = ahocorasick.Automaton()
@@ -103,17 +118,6 @@ class Entries(Derived):
             lists = pa.ListArray.from_arrays(pa.array(offsets), known.take(pa.array(ids[ids >= 0])))
             words.append(pc.if_else(pa.array(lacking), None, pc.binary_join(lists, "\t")))
         return {"n_entries": counts, "entries": pa.chunked_array(words, pa.string())}
-
-    def _from_file(self, path: str) -> Iterable[str]:
-        try:
-            text = read_text(path)
-            names = json.loads(text) if text.lstrip().startswith(("[", "{")) else text.splitlines()
-            if isinstance(names, dict):
-                raise ValueError("it is a JSON object")
-            return [stripped for name in names if (stripped := name.strip())]
-        except (OSError, ValueError, AttributeError, RecursionError) as error:
-            what = f"entries: {path} must be UTF-8 text with one entry per line, or a JSON list of texts"
-            raise RecipeError(f"{what}; {first_line(error)}") from error
 
     def _from_pool(self, table: Table, saved: Saved) -> Iterator[str]:
         """Yields WordNet's words, frequent words of the captions, and pairs of these that often follow one another."""
