@@ -162,6 +162,11 @@ SELECTOR_EXAMPLES: dict[str, list[Step]] = {
         sel.ClipCov(fraction=0.3, of="pool", image="i", text="t", per="w", terms=("cov",), missing="drop"),
         sel.ClipCov(n=5, image="i", text="t", per="w", terms=("class", "inter"), diversity="share", missing="drop"),
     ],
+    "cabs": [
+        sel.Cabs(super_batch=6, fraction=0.5, concepts="w", missing="drop"),
+        sel.Cabs(super_batch=6, fraction=0.5, concepts="tagged", epochs=2, released=True, missing="drop"),
+        sel.Cabs(rule="fm", super_batch=7, concepts="w", seed=3, missing="drop"),
+    ],
     "norm_sim_d": [sel.NormSimD(fraction=0.3, rounds=4, embedding="i", missing="drop")],
     "semdedup": [
         sel.SemDeDup(epsilon=0.3, embedding="i", clusters=1, missing="drop"),

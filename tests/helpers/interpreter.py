@@ -267,6 +267,17 @@ def norm_sim_d(step: Any, rows: Sequence[Row], among: set[int]) -> Why:
     return why | dict.fromkeys(among - set(why) - stay, "least like the rows that stay")
 
 
+def cabs(step: Any, rows: Sequence[Row], among: set[int]) -> Why:
+    """Which rows it takes is the matter of tests/recipes/steps/test_cabs.py; here it is how many."""
+    why = lacking(step, rows, among, [step.concepts])
+    found = step.select(table_of(rows).with_candidates(np.array([n in among for n in range(len(rows))], bool)))
+    stay = set(np.flatnonzero(found.keep).tolist())
+    whole, rest = divmod(len(among - set(why)), step.super_batch)
+    picks = whole * half_up(step.fraction, step.super_batch) + half_up(step.fraction, rest)
+    assert (len(stay) if found.times is None else found.times.sum()) == step.epochs * picks
+    return why | dict.fromkeys(among - set(why) - stay, "others fit their batch better")
+
+
 def balance(step: Any, rows: Sequence[Row], among: set[int]) -> Why:
     """The column holds one entry, so a caption stays if its entry draws it."""
     why = lacking(step, rows, among, [step.entries])
@@ -353,6 +364,7 @@ INTERPRETERS: dict[str, Callable[[Any, Sequence[Row], set[int]], Why]] = {
     "not_in": not_in,
     "hash_match": hash_match,
     "norm_sim_d": norm_sim_d,
+    "cabs": cabs,
 }
 
 

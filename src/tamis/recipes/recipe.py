@@ -225,7 +225,7 @@ def at_share(recipe: Recipe, share: float) -> Recipe | None:
     """Returns a recipe whose last step keeps another share of the pool, clip@0.2 of clip-50; None without a share."""
     steps = list(recipe.text.get("select") or [])
     step, settings = next(iter(steps[-1].items())) if steps else ("", None)
-    if not isinstance(settings, dict) or "fraction" not in settings:
+    if not isinstance(settings, dict) or "fraction" not in settings or not hasattr(recipe.steps[-1], "of"):
         return None
     steps[-1] = {step: {**settings, "fraction": share, "of": "pool"}}
     name = recipe.name.removesuffix(f"-{100 * settings['fraction']:.3g}")

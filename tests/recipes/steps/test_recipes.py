@@ -94,6 +94,13 @@ STEPS: dict[str, st.SearchStrategy[Step]] = {
         seed=st.integers(0, 3),
         missing=missing,
     ),
+    "cabs": st.builds(
+        partial(sel.Cabs, concepts="w"),
+        super_batch=st.integers(1, 20),
+        fraction=fraction,
+        epochs=st.integers(1, 2),
+        missing=missing,
+    ),
     "choose_caption": st.builds(
         lambda limit, **more: sel.ChooseCaption(score="a", text="w", **limit, **more),
         st.one_of(st.builds(dict, quantile=fraction, of=of), st.builds(dict, threshold=value)),

@@ -37,6 +37,7 @@ SELECTORS = Register(
         "sample": "sample:Sample",
         "choose_caption": "choose_caption:ChooseCaption",
         "balance": "balance:Balance",
+        "cabs": "cabs:Cabs",
         "clipcov": "clipcov:ClipCov",
         "d2": "density:D2",
         "density": "density:Density",
