@@ -19,7 +19,7 @@ from PIL import Image
 
 from tamis.core.errors import ModelError
 from tamis.core.types import Device
-from tamis.models.clip import KINDS, load_clip
+from tamis.models.clip import KINDS, load_clip, load_tokenizer
 from tamis.reports.explore.near import Near
 from tamis.runs import Run
 from tamis.train.evaluate.zero_shot import evaluate_zero_shot
@@ -124,6 +124,21 @@ def test_embeddings_are_the_librarys_own(
     # There is something to compare: other images and other words give other embeddings.
     assert (images[0] * images[1]).sum() < 0.999
     assert (texts[0] * texts[4]).sum() < 0.999
+
+
+def test_the_states_of_a_frozen_text_tower_change_no_embedding_and_are_made_again_if_damaged(
+    folder: Callable[[str], str], tmp_path: Path
+) -> None:
+    model = folder("clip-italian/clip-italian")
+    clip, tokens = load_clip(model, Device(kind="cpu", batch_size=2)), load_tokenizer(model)(["a cat", "", "a cat"])
+    plain, states = clip.texts(tokens), tmp_path / "states" / "of-the-task.npy"
+    np.testing.assert_allclose(clip.texts(tokens, states=states), plain, atol=1e-6)
+    whole = states.read_bytes()
+    flipped = whole.replace(whole[200:204], bytes(4), 1)
+    for damaged in (b"", whole[:150], flipped):
+        states.write_bytes(damaged)
+        np.testing.assert_allclose(clip.texts(tokens, states=states), plain, atol=1e-6)
+        assert states.read_bytes() == whole
 
 
 def library_matches(kind: str, folder: str, texts: Sequence[str]) -> list[float]:

@@ -31,11 +31,22 @@ def test_a_share_in_the_name_goes_and_any_other_number_stays() -> None:
     assert named({"name": "mine-29", "select": [step]}, 0.125) == "mine@0.125"
     assert named({"name": "mine-30", "select": [step]}, 1.0) == "mine-30@1"
     assert named("c_rho-clipcov", 0.3) == "c_rho-clipcov@0.3"
+    assert named({"name": "mine-29", "select": [{"random_fraction": {"fraction": "0.29"}}]}, 0.5) == "mine@0.5"
+
+
+def test_a_model_that_someone_typed_is_still_meant() -> None:
+    recipe = load("clip-50", ["signals.clip.model=mine/model"])
+    other = at_share(recipe, 0.2)
+    assert other is not None
+    assert [*other.named.values()] == [*recipe.named.values()] == [{"mine/model"}]
 
 
 def test_a_recipe_without_a_share_has_none() -> None:
     for recipe in ("no-filter", "text_match", {"name": "n", "select": [{"top_n": {"score": "clip", "n": 3}}]}):
         assert named(recipe, 0.2) is None
+    for settings in ({"fraction": 0.5}, {"epsilon": 0.1}):  # of its candidates alone
+        assert named({"name": "s", "select": [{"semdedup": settings}]}, 0.2) is None
+    assert named({"name": "r", "select": [{"random_fraction": {"fraction": None, "n": 5}}]}, 0.2) is None
     # Only the last step decides how many pairs are kept.
     for step in ({"semdedup": {"fraction": 0.5}}, {"cabs": {}}, {"cabs": {"fraction": 0.5}}):  # not of the pool
         assert named({"name": "n", "select": [step]}, 0.2) is None

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tamis.core.arrays import Pixels
-from tamis.core.errors import ModelError
-from tamis.core.files.storage import writing
+from tamis.core.errors import DamageError, ModelError
+from tamis.core.files.checked import Owner, read_array, write_array
 from tamis.core.types import Device, ModelRef
 from tamis.models.device import dtype_of, each_core
 from tamis.models.loading import RESNET, SHIFTED, cleaner, each_text, load_once, load_tokenizer_in, model_type
@@ -157,18 +157,19 @@ class Clip:
         """Embeds n lists of token ids from `load_tokenizer`: (n, d), not normalised.
 
         `states`, of a dual encoder: the file with what its text tower makes of these lists before the projection, (n,
-        width); written if it is missing. Models with one frozen tower share it.
+        width); written if it is missing or damaged. Models with one frozen tower share it.
         """
         if not tokens:
             return np.empty((0, self.size), np.float32)
         if states is None:
             return self._each_text(tokens, self._model.get_text_features)
-        if not states.is_file():
+        try:
+            found = np.array(read_array(states, Owner(len(tokens), "")))
+        except DamageError:
             found = self._each_text(tokens, self._model.text_model)
-            with writing(states) as temporary, temporary.open("wb") as file:
-                np.save(file, found)
+            write_array(states, found)
         with self._torch.inference_mode():
-            rows = self._torch.from_numpy(np.load(states)).to(self.device, self.dtype)
+            rows = self._torch.from_numpy(found).to(self.device, self.dtype)
             projected: NDArray[np.float32] = self._model.text_projection(rows).float().cpu().numpy()
             return projected
 

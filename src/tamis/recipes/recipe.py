@@ -222,14 +222,19 @@ def _with_count(data: Mapping[str, Any], name: str, base: str, count: int) -> di
 
 
 def at_share(recipe: Recipe, share: float) -> Recipe | None:
-    """Returns a recipe whose last step keeps another share of the pool, clip@0.2 of clip-50; None without a share."""
-    steps = list(recipe.text.get("select") or [])
-    step, settings = next(iter(steps[-1].items())) if steps else ("", None)
-    if not isinstance(settings, dict) or "fraction" not in settings or not hasattr(recipe.steps[-1], "of"):
+    """Returns a recipe whose last step keeps another share of the pool, clip@0.2 of clip-50; None without a share.
+
+    The fraction of `semdedup` is one of its candidates alone, so it is no share.
+    """
+    last = vars(recipe.steps[-1]) if recipe.steps else {}
+    if last.get("fraction") is None or "of" not in last:
         return None
-    steps[-1] = {step: {**settings, "fraction": share, "of": "pool"}}
-    name = recipe.name.removesuffix(f"-{100 * settings['fraction']:.3g}")
-    return load({**recipe.text, "name": f"{name}@{share:g}", "select": steps})
+    *others, entry = recipe.text["select"]
+    ((step, settings),) = entry.items()
+    entry = {step: {**settings, "fraction": share, "of": "pool"}}
+    name = recipe.name.removesuffix(f"-{100 * last['fraction']:.3g}")
+    made = load({**recipe.text, "name": f"{name}@{share:g}", "select": [*others, entry]})
+    return dataclasses.replace(made, named=recipe.named)  # with the models that someone typed
 
 
 class _Loader(yaml.SafeLoader):

@@ -14,10 +14,11 @@ from factories import write_run
 
 from tamis.core.errors import StopError
 from tamis.core.math.race import dunnett_bound
+from tamis.recipes.recipe import load
 from tamis.runs import Run
 from tamis.runs.subset import Subset
 from tamis.train.evaluate.cells import CellResult
-from tamis.train.evaluate.choose import Race, _agreement, race
+from tamis.train.evaluate.choose import Race, _agreement, race, scoring_costs
 from tamis.train.scales import Training, at_scale
 
 TRAINING = at_scale("lab", samples=9_600, seed=5)  # the rounds see 1,200, 2,400, 4,800 and 9,600 samples
@@ -66,7 +67,9 @@ class Drawn:
                 problems[key] = self.failing[subset.name]
                 continue
             self.trained += [cell] if cell not in self.trained else []
-            noise = self.noise * math.sin(7 * list(ARMS).index(subset.name) + 3 * training.seed + training.seed**2)
+            noise = self.noise * math.sin(
+                7 * [*ARMS, "random-2k"].index(subset.name) + 3 * training.seed + training.seed**2
+            )
             score = self.level(subset.name, training.samples) + noise
             seconds = training.samples / 100 * (self.slow if training.samples > 1_200 else 1)
             done[key] = CellResult(
@@ -79,6 +82,10 @@ class Drawn:
 
 def by_name(arm: str, samples: int) -> float:
     return BEST.get(arm, 0.0)
+
+
+def random_too(arm: str, samples: int) -> float:
+    return float(arm in (*BEST, "random-2k"))
 
 
 def raced(subsets: list[Subset], trainer: Drawn, **settings: Any) -> Race:
@@ -149,6 +156,27 @@ def test_nothing_beats_random_is_an_answer(subsets: list[Subset]) -> None:
     assert done.cheapest is None  # no cost is known
 
 
+def test_a_number_of_random_pairs_is_no_filter_either(subsets: list[Subset]) -> None:
+    counted = replace(subsets[3], recipe={"name": "random-2k"})  # not told apart from the best
+    assert not raced([*subsets[:3], counted, subsets[4]], Drawn(random_too)).beats_random
+
+
+def test_scores_without_noise_promise_nothing_of_more_seeds(subsets: list[Subset]) -> None:
+    done = raced(subsets, Drawn(lambda arm, samples: 0.0, noise=0.0))
+    assert done.verdict()[-1] == (
+        "next: seeds make no difference to these scores; take a larger --samples, or other --tasks"
+    )
+
+
+def test_a_recipe_that_reads_scores_without_its_signals_has_no_known_cost(run: Run) -> None:
+    last = {"select": [{"at_least": {"score": "caption_length.words", "value": 3}}]}
+    recipes = [load({"name": "free", **last}), load({"name": "own", "signals": ["caption_length"], **last})]
+    assert scoring_costs(run, [*recipes, load("random")]) == {"random": 0}
+    (run.path / "events.jsonl").write_text('{"took": {"caption_length": 2.5}}\n')
+    assert scoring_costs(run, [*recipes, load("random")]) == {"own": 2.5, "random": 0}
+    (run.path / "events.jsonl").unlink()
+
+
 def test_one_arm_left_ends_the_race(subsets: list[Subset]) -> None:
     done = raced(subsets, Drawn(lambda arm, samples: float(arm == "good@0.5")))
     assert (done.done, [arm.name for arm in done.answer]) == (2, ["good@0.5"])
@@ -194,6 +222,10 @@ def test_a_budget_for_less_than_the_first_round_takes_the_first_arms(subsets: li
     done = raced(subsets, trainer, budget=90.0)  # 90 / (2 * 14) arms: that of the training tried first counts too
     assert {arm for arm, _, _ in trainer.trained} == set(list(ARMS)[:3])
     assert [name for name, state in states(done).items() if state == "set aside"] == ["good@0.2", "bad@0.5"]
+    assert done.verdict()[0] == "highest so far, after 1,200 samples: good@0.5"  # no drift is known yet
+    # What was set aside lacks round 1 too: 2 arms x 2 x 1,200 and 5 arms x (2 x 2,400 + 3 x 4,800 + 4 x 9,600).
+    minutes = done.seconds / (3 * 2 * 1_200) * (2 * 2_400 + 5 * 57_600) / 60
+    assert f"next: the rounds that these 5 arms lack, {minutes:.0f} min: " in done.verdict()[-1]
     with pytest.raises(StopError, match="too small for two arms"):
         raced(subsets, Drawn(by_name), budget=20.0)
     twice = raced(subsets, Drawn(by_name, workers=2), budget=90.0)  # of the clock: two workers do twice as much
@@ -202,14 +234,13 @@ def test_a_budget_for_less_than_the_first_round_takes_the_first_arms(subsets: li
 
 def test_arms_that_were_set_aside_do_not_come_back(subsets: list[Subset]) -> None:
     levels = dict(zip(ARMS, (0.0, 0.0, 0.5, 0.5, 1.0), strict=True))
-    trainer = Drawn(
-        lambda arm, samples: levels[arm], slow=0.01
-    )  # the budget lasts longer than the first round promised
-    done = raced(subsets, trainer, budget=140.0 + 200)
+    # Three of round 2's arms should take 2 x 24.5 s each; they take far less, so the budget would last for all.
+    trainer = Drawn(lambda arm, samples: levels[arm], slow=0.01)
+    done = raced(subsets, trainer, budget=140.0 + 160)
     assert list(states(done).values()).count("set aside") == 2
     assert [arm.name for arm in done.answer if arm.state == "best"] == ["bad@0.5"]
     assert (done.done, len(done.answer)) == (2, 3)
-    assert done.verdict()[-1].startswith("next: the last rounds of these 3 arms")
+    assert done.verdict()[-1].startswith("next: the rounds that these 3 arms lack, ")
 
 
 def test_a_budget_that_is_overdrawn_ends_the_race(subsets: list[Subset]) -> None:
@@ -290,6 +321,8 @@ def test_the_agreement_with_another_model_by_hand(subsets: list[Subset]) -> None
     assert check.verdict() == [
         f"with {TRAINING.model}: best good@0.2; rank correlation with the above 0.00; the answers have no arm in common"
     ]
+    lost = _agreement(done, raced(subsets, Drawn(by_name, failing={"no-filter": "gone"})))
+    assert lost.verdict()[0].endswith("; no result: no-filter")
     alike = _agreement(done, raced(subsets, Drawn(lambda arm, samples: 0.0, noise=0.0)))
     assert alike.correlation is None  # scores that are all equal have no order
     json.dumps(replace(done, check=alike).facts(), allow_nan=False)

@@ -23,6 +23,7 @@ from tamis.core.errors import RecipeError, StopError
 from tamis.core.files.checked import read_lines, write_record
 from tamis.core.math.race import ALPHA, Standing, dunnett_bound, standing
 from tamis.core.math.statistics import spearman
+from tamis.recipes.names import split_count
 from tamis.recipes.recipe import PathLike, Recipe, RecipeLike, at_share
 from tamis.runs.run import Run
 from tamis.runs.subset import Subset
@@ -125,8 +126,9 @@ class Race:
         for arm in self.arms:
             names.setdefault(arm.state if arm.left is None else f"left {arm.left}", []).append(arm.name)
         if_so = "if orders change no faster later than between the first two lengths"
+        so_far = f"highest so far, after {self.lengths[self.done - 1]:,} samples"
         said = {
-            "best": f"best at {self.lengths[-1]:,} samples, {if_so}",
+            "best": f"best at {self.lengths[-1]:,} samples, {if_so}" if self._ended else so_far,
             "not told apart": "not told apart from it",
             "set aside": "set aside for cost, so they may be the best",
             **{f"left {number}": f"excluded after {length:,} samples" for number, length in enumerate(self.lengths, 1)},
@@ -148,14 +150,24 @@ class Race:
             lines.append(self._next())
         return [*lines, *(self.check.verdict() if self.check else ())]
 
+    @property
+    def _ended(self) -> bool:
+        """Whether a larger budget would change nothing."""
+        aside = any(arm.state == "set aside" for arm in self.arms)
+        return len(self.answer) == 1 or (self.done == len(self.lengths) and not aside)
+
     def _next(self) -> str:
         """What the next experiment would cost, and what it could show."""
-        arms, planned = len(self.answer), [*zip(self.lengths, self.seeds, strict=True)]
+        arms = len(self.answer)
         seen = sum(len(scores) * self.lengths[number - 1] for arm in self.arms for number, scores in arm.scores.items())
         rate = self.seconds / max(1, seen) / self.workers  # seconds of the clock per sample
-        if self.done < len(planned):
-            hours = _hours(rate * arms * sum(samples * seeds for samples, seeds in planned[self.done :]))
-            return f"next: the last rounds of these {arms} arms, {hours}: repeat the command with a larger --budget"
+        if not self._ended:
+            planned = enumerate(zip(self.lengths, self.seeds, strict=True), 1)
+            missing = [math.prod(each) for number, each in planned for arm in self.answer if number not in arm.scores]
+            hours = _hours(rate * sum(missing))
+            return f"next: the rounds that these {arms} arms lack, {hours}: repeat the command with a larger --budget"
+        if self.errors[-1] < 1e-9:  # as where no model knows more than chance
+            return "next: seeds make no difference to these scores; take a larger --samples, or other --tasks"
         seeds = self.seeds[-1]
         more = 3 * seeds
         bound = dunnett_bound(arms - 1, (arms - 1) * (more + seeds - 1), ALPHA)
@@ -208,12 +220,13 @@ class Check:
         model = self.race.training.model
         said = "unknown" if self.correlation is None else f"{self.correlation:.2f}"
         both = f"both answers have {', '.join(self.shared)}" if self.shared else "the answers have no arm in common"
-        return [f"with {model}: best {self.race.arms[0].name}; rank correlation with the above {said}; {both}"]
+        lost = f"; no result: {', '.join(self.race.failed)}" if self.race.failed else ""
+        return [f"with {model}: best {self.race.arms[0].name}; rank correlation with the above {said}; {both}{lost}"]
 
 
 def is_plain(name: str) -> bool:
-    """Whether an arm is the whole pool or a random share of it."""
-    return name == BASELINE or name.split("@")[0] == RANDOM
+    """Whether an arm is the whole pool, or a random share or number of its pairs."""
+    return split_count(name.split("@")[0])[0] in (BASELINE, RANDOM)
 
 
 def choose(
@@ -285,9 +298,10 @@ def choose(
 
     with bench_folder(folder, [subsets[0].run.path, *([] if callable(tasks) else [Path(tasks)])]):
         done = raced(training)
+        write_record(folder / CHOICE, done.facts())  # the check may fail
         if check:
             done = replace(done, check=_agreement(done, raced(check)))
-        write_record(folder / CHOICE, done.facts())
+            write_record(folder / CHOICE, done.facts())
     write_into_run(subsets[0].run, CHOICE, done.facts())
     return done
 
@@ -375,12 +389,19 @@ def race(
 
 
 def scoring_costs(run: Run, recipes: Sequence[Recipe]) -> dict[str, float]:
-    """Returns {recipe: seconds of its signals, summed over the processes that scored the run}, where a run has them."""
+    """Returns {recipe: seconds of its signals, summed over the processes that scored the run}, where they are known.
+
+    A recipe without signals may read columns of the run, at an unknown cost.
+    """
     took = Counter[str]()
     for path in run.path.glob("events*.jsonl"):
         for event in read_lines(path):
             took.update(event.get("took", {}))
-    return {recipe.name: cost_of(took, recipe.signals) for recipe in recipes if took or not recipe.signals}
+    return {
+        recipe.name: cost_of(took, recipe.signals)
+        for recipe in recipes
+        if (took and recipe.signals) or not recipe.reads
+    }
 
 
 def _at_shares(recipes: Sequence[Recipe], shares: Sequence[float]) -> list[Recipe]:

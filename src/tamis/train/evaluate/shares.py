@@ -119,8 +119,10 @@ def find_share(
     training = training or at_scale("lab", samples=SAMPLES)
     low, high = min(shares, default=0.05), max(shares, default=1.0)
     tried = [float(f"{share:.3g}") for share in np.geomspace(low, high, SHARES)] if 0 < low < high <= 1 else []
-    if not tried:
-        raise ValueError(f"a curve needs a lowest and a highest share in (0, 1], got {low:g} and {high:g}")
+    if len({*tried}) < SHARES:
+        raise ValueError(
+            f"a curve needs a lowest and a highest share in (0, 1], with room for {SHARES}, got {low:g} and {high:g}"
+        )
     folder = Path(out).expanduser()
     base = with_settings(recipes, settings, defaults)
     chosen = [[at_share(recipe, share) for share in tried] for recipe in base]
@@ -150,6 +152,12 @@ def _curve(
     name: str, shares: Sequence[float], subsets: Sequence[Subset], trainer: Trainer, training: Training
 ) -> Curve:
     seeds = range(training.seed, training.seed + SEEDS)
+    # Shares of the same pairs are one: equal scores would pass for little noise.
+    distinct = {trainer.identity(each, training): place for place, each in reversed([*enumerate(subsets)])}
+    if len(distinct) < 2:
+        raise StopError(f"a curve needs two subsets, and all shares of {name} keep the same pairs")
+    places = sorted(distinct.values())
+    shares, subsets = [shares[place] for place in places], [subsets[place] for place in places]
     wanted = {
         (share, seed): (subset, replace(training, seed=seed))
         for seed in seeds for share, subset in zip(shares, subsets, strict=True)
