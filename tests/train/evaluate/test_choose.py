@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from factories import write_run
 
-from tamis.core.errors import StopError
+from tamis.core.errors import RunError, StopError
 from tamis.core.math.race import dunnett_bound
 from tamis.recipes.recipe import load
 from tamis.runs import Run
@@ -277,6 +277,25 @@ def test_an_arm_that_fails_later_is_not_in_the_answer(subsets: list[Subset]) -> 
     done = raced(subsets, trainer)
     assert states(done)["good@0.5"] == "failed"
     assert [arm.name for arm in done.answer] == ["good@0.2"]
+
+
+def test_an_arm_without_a_pair_to_train_on_has_no_result_and_the_others_race(
+    subsets: list[Subset], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    identity = Drawn.identity
+
+    def fails(self: Drawn, subset: Subset, training: Training) -> str:
+        if subset.name == "bad@0.5":
+            raise RunError("it has no pair")
+        return identity(self, subset, training)
+
+    monkeypatch.setattr(Drawn, "identity", fails)
+    done = raced(subsets, Drawn(by_name))
+    assert done.failed == {"bad@0.5": "it has no pair"}
+    assert states(done)["bad@0.5"] == "failed"
+    assert done.arms[0].name == "good@0.5"
+    with pytest.raises(StopError, match="a race needs two arms: it has no pair"):
+        raced([one for one in subsets if one.name in ("bad@0.5", "good@0.5")], Drawn(by_name))
 
 
 def test_arms_of_the_same_pairs_race_once_and_are_named(subsets: list[Subset]) -> None:

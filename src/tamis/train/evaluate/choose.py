@@ -19,7 +19,7 @@ import numpy as np
 
 from tamis.commands.lazy import cost_of
 from tamis.core.compute import Compute
-from tamis.core.errors import RecipeError, StopError
+from tamis.core.errors import RecipeError, RunError, StopError
 from tamis.core.files.checked import read_lines, write_record
 from tamis.core.math.race import ALPHA, Standing, dunnett_bound, standing
 from tamis.core.math.statistics import spearman
@@ -320,12 +320,12 @@ def race(
     The subsets come in the order in which the first round keeps them if the budget is too small for all of them.
     `budget` is in seconds of the clock, for the trainer's workers; `scoring`: {name of a subset: seconds}, where known.
     """
-    arms, same = _distinct(subsets, trainer, training)
-    if len(arms) < 2:
-        raise StopError(f"a race needs two arms, and all keep the same pairs: {', '.join(one.name for one in subsets)}")
+    arms, same, failed = _distinct(subsets, trainer, training)
+    if len(arms) - len(failed) < 2:
+        why = "; ".join(failed.values()) or f"all keep the same pairs: {', '.join(one.name for one in subsets)}"
+        raise StopError(f"a race needs two arms: {why}")
     lengths, seeds = _lengths(training, rounds), [*SEEDS, *SEEDS[-1:] * rounds][:rounds]
     results: list[Results] = []
-    failed: dict[str, str] = {}
     aside: set[str] = set()
     found = Standing(means=(), errors=(), margins=(), left={}, drift=0.0, raised=())
     for number, (samples, count) in enumerate(zip(lengths, seeds, strict=True)):
@@ -364,7 +364,8 @@ def race(
     states |= dict.fromkeys(found.left, "excluded") | dict.fromkeys(failed, "failed")
     ordered = [*found.remaining, *arms, *sorted(found.left, key=lambda arm: -found.left[arm])]
     places = {"best": 0, "not told apart": 1, "set aside": 2, "excluded": 3, "failed": 4}
-    sizes = {arm: training_rows(subset)[0].epoch_size for arm, subset in arms.items()}
+    raced = {arm for each in results for arm in each}
+    sizes = {arm: training_rows(arms[arm])[0].epoch_size if arm in raced else 1 for arm in arms}
 
     def per_round(arm: str, measure: Callable[[list[CellResult]], T]) -> dict[int, T]:
         return {number: measure(each[arm]) for number, each in enumerate(results, 1) if arm in each}
@@ -417,14 +418,20 @@ def _at_shares(recipes: Sequence[Recipe], shares: Sequence[float]) -> list[Recip
 
 def _distinct(
     subsets: Sequence[Subset], trainer: Trainer, training: Training
-) -> tuple[dict[str, Subset], dict[str, list[str]]]:
-    """Returns the subsets that differ, and {name: names of those with the same pairs}."""
+) -> tuple[dict[str, Subset], dict[str, list[str]], dict[str, str]]:
+    """Returns the subsets that differ, {name: names of those with the same pairs}, {name: why it cannot be trained}."""
     known: dict[str, Subset] = {}
     same: dict[str, list[str]] = {}
+    failed: dict[str, str] = {}
     for subset in subsets:
-        first = known.setdefault(trainer.identity(subset, training), subset)
+        ident = subset.name
+        try:
+            ident = trainer.identity(subset, training)
+        except RunError as error:
+            failed[subset.name] = str(error)
+        first = known.setdefault(ident, subset)
         same.setdefault(first.name, []).extend([] if first is subset else [subset.name])
-    return {subset.name: subset for subset in known.values()}, same
+    return {subset.name: subset for subset in known.values()}, same, failed
 
 
 def _lengths(training: Training, rounds: int) -> list[int]:
