@@ -58,16 +58,17 @@ def scored(root: Path) -> Run:
     names = {"model": "lab/clip", "classes_from": str(root / "objects.txt"), "templates": "scenes"}
     signals: list[Any] = [{"clip": clip}, {"tmars": clip}, "text_match", {"zero_shot_class": names}]
     signals += [{"sieve": {"captioner": "lab/captioner"}}]
-    run = tamis.score(pool, run=root / "run", signals=signals, keep=["embeddings"])
-    clean = tamis.score(root / "clean", run=root / "clean-run")
-    how = How(device=device_for("cpu", None, None, None))
+    exact: Any = {"device": "cpu", "precision": "float32"}  # the same arms on every machine
+    run = tamis.score(pool, run=root / "run", signals=signals, keep=["embeddings"], **exact)
+    clean = tamis.score(root / "clean", run=root / "clean-run", **exact)
+    how = How(device=device_for(**exact))
     if not (root / "c_ssft").exists():
         train_c_ssft(clean, out=root / "c_ssft", training=fine_tuning("lab/clip", batch=64), how=how)
     if not (root / "c_rho").exists():
         train_c_rho(TrainingSet(clean, 32), TrainingSet(run, 1), out=root / "c_rho", training=at_scale("lab"), how=how)
     rho = {name: str(root / "c_rho" / name) for name in ("clean", "pool")}
     return tamis.score(
-        pool, run=root / "run", signals=[{"c_ssft": {"folder": str(root / "c_ssft")}}, {"c_rho": rho}]
+        pool, run=root / "run", signals=[{"c_ssft": {"folder": str(root / "c_ssft")}}, {"c_rho": rho}], **exact
     )  # fmt: skip
 
 
