@@ -103,7 +103,7 @@ def test_utility_compares_each_kind_added_to_its_base(
         for cell in wanted:
             score = cell.subset.kept / 100 + cell.training.seed / 1000
             facts = {name: dict.fromkeys(cell.only, score) for name in ("scores", "likelihoods")}
-            write_record(cell.path, {**facts, "training_seconds": 1.0, "evaluation_seconds": 1.0})
+            write_record(cell.path, {**facts, "samples": 256, "training_seconds": 1.0, "evaluation_seconds": 1.0})
         return {}
 
     monkeypatch.setattr(cells, "execute_all", executed)

@@ -110,7 +110,7 @@ def test_the_order_is_corrected_by_the_scores_of_some_rows(
     scoring = Scoring(spec, tmp_path / "run", chosen, quiet=True)
     plan = lazy.plan_lazily(scoring)
     assert [one.reads for one in plan.order] == [{"status"}, {"clip"}, {"pac"}]
-    monkeypatch.setattr(lazy, "_cost", lambda took, entries: 1.0)
+    monkeypatch.setattr(lazy, "cost_of", lambda took, entries: 1.0)
     monkeypatch.setattr(lazy, "_SAMPLE", 3)
     monkeypatch.setattr(lazy, "_PILOT_EVERY", 4)
     run, order = lazy.score_lazily(scoring, plan)
