@@ -16,7 +16,7 @@ from tamis.runs.table import MemoryTable
 
 
 def slowly(concepts: list[list[int]], count: int, target: list[int], frequency: list[int], released: bool) -> list[int]:
-    """Computes every gain anew for every pick, as the formulas read."""
+    """Computes all gains again for each pick, straight from the formulas."""
     had, picks = [0] * len(target), list[int]()
 
     def gain(place: int) -> float:

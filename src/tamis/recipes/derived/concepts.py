@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tamis.core.arrays import Float32s
@@ -21,7 +20,7 @@ from tamis.core.errors import RecipeError, at_least_one, brief
 from tamis.core.files.scratch import stored
 from tamis.core.types import CLASS_NAMES, Column, FileRef, OptionalFileRef
 from tamis.recipes.derived import Derived, Saved
-from tamis.recipes.derived.entries import read_names
+from tamis.recipes.derived.entries import joined_by_row, read_names
 from tamis.recipes.steps.clusters import BLOCK, check_widths, present, reference_vectors
 from tamis.recipes.steps.outcome import check_kind
 from tamis.runs.table import Table
@@ -131,9 +130,7 @@ class Concepts(Derived):
             ids = saved(f"block{block}", partial(_nearest, self, table, block, concepts, self.at_least))
             lacking, lengths = ids[:, 0] == _LACKING, np.count_nonzero(ids >= 0, axis=1)
             counts[rows] = np.where(lacking, np.nan, lengths)
-            offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-            lists = pa.ListArray.from_arrays(pa.array(offsets), known.take(pa.array(ids[ids >= 0])))
-            words.append(pc.if_else(pa.array(lacking), None, pc.binary_join(lists, "\t")))
+            words.append(joined_by_row(known.take(pa.array(ids[ids >= 0])), lengths, lacking))
         return {"n_concepts": counts, "concepts": pa.chunked_array(words, pa.string())}
 
     def _names(self, count: int) -> list[str]:

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tamis.core.arrays import Rows
+from tamis.core.arrays import Mask, Rows
 from tamis.core.errors import RecipeError, at_least_one, first_line, read_text, require
 from tamis.core.types import Column, OptionalFileRef
 from tamis.recipes.derived import Derived, Saved
@@ -32,6 +32,16 @@ _UNSPACED = ((0xE00, 0xEFF), (0xF00, 0xFFF), (0x1000, 0x109F), (0x1780, 0x17FF),
              (0xF900, 0xFAFF), (0x20000, 0x3134F))  # fmt: skip
 
 _PAIRS = 1 << 24  # pairs of words that are sorted at once
+
+
+def joined_by_row(names: Any, lengths: Rows, lacking: Mask) -> Any:
+    """Returns the names of each row separated by tabs, (rows,) Arrow; None where it is lacking.
+
+    `names` of one row come after those of another; `lengths` (rows,) says how many each has.
+    """
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    lists = pa.ListArray.from_arrays(pa.array(offsets), names)
+    return pc.if_else(pa.array(lacking), None, pc.binary_join(lists, "\t"))
 
 
 def read_names(path: str, of: str) -> list[str]:
@@ -114,9 +124,7 @@ class Entries(Derived):
             lengths = np.diff(ends, prepend=-1) - 1
             lacking = ids[ends] == -2
             counts[place] = np.where(lacking, np.nan, lengths)
-            offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-            lists = pa.ListArray.from_arrays(pa.array(offsets), known.take(pa.array(ids[ids >= 0])))
-            words.append(pc.if_else(pa.array(lacking), None, pc.binary_join(lists, "\t")))
+            words.append(joined_by_row(known.take(pa.array(ids[ids >= 0])), lengths, lacking))
         return {"n_entries": counts, "entries": pa.chunked_array(words, pa.string())}
 
     def _from_pool(self, table: Table, saved: Saved) -> Iterator[str]:

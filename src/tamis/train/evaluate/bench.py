@@ -274,7 +274,7 @@ def scored_subsets(
         open_pool(source)  # a wrong path must not leave a folder
     own = None if run is None else location(run)
     read = source.paths if isinstance(source, PoolSpec) else [source.path] if isinstance(source, Run) else []
-    with bench_folder(folder, [Path(one) for one in (*read, tasks, own) if one is not None and not callable(one)]):
+    with bench_folder(folder, *read, tasks, own):
         if isinstance(source, Run):
             opened = open_run(source, partial=partial)
         else:
@@ -386,11 +386,12 @@ def _seconds_of_events(run: Path) -> float:
 
 
 @contextmanager
-def bench_folder(folder: Path, read: Sequence[Path]) -> Iterator[None]:
+def bench_folder(folder: Path, *read: PathLike | Tasks | None) -> Iterator[None]:
     """Locks a bench's folder while the block runs. The folder may hold the paths in `read`, which the bench reads."""
     also = ["lock", "run", "subsets", "cells", "models", "pool-*", "lab-tasks-*", "text-states", "text-states-*.npy"]
     marks = [RESULT, CHOICE, CURVES, "scoring.json", "subsets/*.parquet", "cells/*.json"]
-    check_own(folder, what="bench", marks=marks, also=also, read=read)
+    paths = [Path(one) for one in read if one is not None and not callable(one)]
+    check_own(folder, what="bench", marks=marks, also=also, read=paths)
     with lock_run(folder / "cells"):  # the folder itself may be a run's
         yield
 
@@ -443,7 +444,7 @@ def compare(
         raise RecipeError("the subsets are of different runs: choose all of them from one")
     check_request(training, tasks, only, seeds)
     folder = Path(out).expanduser()
-    with bench_folder(folder, [run.path] if callable(tasks) else [run.path, Path(tasks)]):
+    with bench_folder(folder, run.path, tasks):
         trainer = trainer_for(training, tasks, folder, device=device, only=only, workers=workers)
         numbers = tuple(range(training.seed, training.seed + seeds))
         # Seed by seed: a bench that stops early has results for every subset.

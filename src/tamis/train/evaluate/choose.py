@@ -199,8 +199,10 @@ class Race:
 
     def facts(self) -> dict[str, Any]:
         """Everything for JSON; the margin of a round in which nothing may leave is null."""
+        margins = [None if math.isinf(margin) else margin for margin in self.margins]
+        training = {**asdict(self.training), "model": self.training.model}
         return {
-            "kind": "tamis choose", "format": FORMAT, **asdict(self), **_plain_facts(self),
+            "kind": "tamis choose", "format": FORMAT, **asdict(self), "margins": margins, "training": training,
             "answer": [arm.name for arm in self.answer], "cheapest": self.cheapest and self.cheapest.name,
             "beats_random": self.beats_random, "verdict": self.verdict(),
             "check": self.check and {**asdict(self.check), "race": self.check.race.facts()},
@@ -296,7 +298,7 @@ def choose(
         )
         return race(subsets, trainer, training, rounds=rounds, budget=budget and 3600 * budget, scoring=costs)
 
-    with bench_folder(folder, [subsets[0].run.path, *([] if callable(tasks) else [Path(tasks)])]):
+    with bench_folder(folder, subsets[0].run.path, tasks):
         done = raced(training)
         write_record(folder / CHOICE, done.facts())  # the check may fail
         if check:
@@ -488,11 +490,6 @@ def _agreement(one: Race, other: Race) -> Check:
     return Check(
         race=other, shared=tuple(sorted(answers[0] & answers[1])), correlation=None if math.isnan(found) else found
     )
-
-
-def _plain_facts(race: Race) -> dict[str, Any]:
-    margins = [None if math.isinf(margin) else margin for margin in race.margins]
-    return {"margins": margins, "training": {**asdict(race.training), "model": race.training.model}}
 
 
 def _hours(seconds: float) -> str:

@@ -134,7 +134,7 @@ def find_share(
         source, [recipe for arms in chosen for recipe in arms if recipe], folder, tasks=tasks, run=run, fields=fields,
         workers=workers, partial=partial, quiet=quiet, compute=compute,
     )  # fmt: skip
-    with bench_folder(folder, [subsets[0].run.path, *([] if callable(tasks) else [Path(tasks)])]):
+    with bench_folder(folder, subsets[0].run.path, tasks):
         trainer = trainer_for(
             training, tasks, folder, device=device_per_worker(compute, workers), only=only, workers=workers
         )
