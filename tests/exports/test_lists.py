@@ -40,7 +40,7 @@ def test_npy_takes_little_more_memory_than_the_uids_and_the_file(tmp_path: Path)
     rows = 200_000
     uids = np.random.default_rng(0).integers(0, 2**64, (2, rows), np.uint64)
     run: Any = SimpleNamespace(table=lambda: SimpleNamespace(uids=lambda chosen: uids[:, chosen]))
-    subset: Any = SimpleNamespace(run=run, keep=np.ones(rows, bool), times=None)
+    subset: Any = SimpleNamespace(run=run, keep=np.ones(rows, bool), times=None, order=None)
     tracemalloc.start()
     try:
         assert NpyExport().write(subset, tmp_path / "subset.npy") == rows

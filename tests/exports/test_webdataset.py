@@ -1,6 +1,5 @@
 """WebDataset shards, read back with the webdataset library."""
 
-import gc
 import gzip
 import io
 import itertools
@@ -10,7 +9,6 @@ import os
 import re
 import shutil
 import tarfile
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import webdataset
+from exported import Files, read_back, scored
 from factories import image_bytes, pair, write_metadata, write_pool, write_tar
 from PIL import Image
 
@@ -29,34 +27,11 @@ import tamis
 from tamis.core.errors import RecipeError, RunError
 from tamis.pools import tar as tar_module
 
-Files = dict[str, bytes]
-
-
-def scored(pool: Path | tamis.PoolSpec, folder: Path, **options: Any) -> tamis.Run:
-    return tamis.score(pool, run=folder, signals=["caption_length"], quiet=True, **options)
-
 
 def subset_of(run: tamis.Run, kept: Sequence[int] | None = None) -> tamis.Subset:
     keep = np.zeros(len(run), bool)
     keep[range(len(run)) if kept is None else list(kept)] = True
     return tamis.Subset(run=run, keep=keep, recipe={"name": "mine"})
-
-
-def read_back(out: Path, names: str = "*.tar") -> list[tuple[str, Files]]:
-    """Every sample of an exported folder as the webdataset library gives it."""
-    urls = sorted(str(path) for path in out.glob(names))
-    if not urls:
-        return []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)  # webdataset leaves its files to the garbage collector
-        gc.freeze()  # which need not look at the libraries that other tests have loaded
-        samples = list(webdataset.WebDataset(urls, shardshuffle=False))
-        gc.collect()
-        gc.unfreeze()
-    return [
-        (sample["__key__"], {ext: data for ext, data in sample.items() if not ext.startswith("__")})
-        for sample in samples
-    ]
 
 
 def sizes(out: Path) -> Mapping[str, int]:

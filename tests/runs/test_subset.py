@@ -248,3 +248,47 @@ def test_no_flipped_bit_changes_the_rows_of_a_subset(run: Run, file: Path) -> No
     file.write_bytes(b"PAR1")
     with pytest.raises(RunError, match=file.name):
         Subset.load(file, run)
+
+
+def ordered(run: Run, order: list[int]) -> Subset:
+    times = np.bincount(order, minlength=len(run)).astype(np.uint16)
+    more: Any = {} if times.max(initial=0) < 2 else {"times": times}
+    return Subset(run=run, keep=times > 0, order=np.array(order, np.int64), recipe={"name": "mine"}, **more)
+
+
+@pytest.mark.parametrize("order", [[5, 0, 2, 6, 3], [5, 0, 5, 2, 0, 5, 6, 3], [], [6]], ids=str)
+def test_a_subset_with_an_order_lists_its_rows_in_it_and_comes_back(run: Run, tmp_path: Path, order: list[int]) -> None:
+    subset = ordered(run, order)
+    again = saved(subset, tmp_path / "mine.parquet")
+    assert again.in_order().tolist() == subset.in_order().tolist() == order
+    assert (again.rows().tolist(), len(again), again.kept) == (sorted(order), len(order), len(set(order)))
+    assert (again.times is None) == (subset.times is None)
+    listed = pq.read_table(tmp_path / "mine.parquet").to_pydict()
+    begins = {name: span.start for name, span in run.row_ranges.items()}
+    assert [begins[name] + row for name, row in zip(listed["shard"], listed["row"], strict=True)] == order
+    if order:  # another program may take rows out
+        pq.write_table(pq.read_table(tmp_path / "mine.parquet").slice(1), tmp_path / "fewer.parquet")
+        assert Subset.load(tmp_path / "fewer.parquet", run).in_order().tolist() == order[1:]
+
+
+def test_an_order_has_every_kept_row_as_often_as_it_is_kept(run: Run) -> None:
+    for order in ([0, 1], [0, 1, 1, 2], [0, 1, 2, 3]):
+        with pytest.raises(ValueError, match="order must have every kept row as often as it is kept"):
+            Subset(run=run, keep=np.arange(7) < 3, order=np.array(order))
+
+
+def test_a_combination_of_subsets_has_no_order(run: Run) -> None:
+    one, other = ordered(run, [5, 0, 5, 2]), ordered(run, [2, 5])
+    for both in (one & other, one | other, one - other, tamis.select(run, RECIPE) | one):
+        assert both.order is None
+
+
+def test_later_steps_leave_the_order_of_the_rows_they_keep_unless_they_choose_how_often(run: Run) -> None:
+    cabs = {"cabs": {"concepts": "key", "super_batch": 4, "fraction": 1.0, "epochs": 2, "rule": "fm"}}
+    order = tamis.select(run, {"select": [cabs]}).in_order().tolist()
+    assert len(order) == 14
+    fewer = {"at_least": {"score": "x", "value": 0.3, "missing": "drop"}}
+    kept = tamis.select(run, {"select": [cabs, fewer]})
+    assert kept.in_order().tolist() == [row for row in order if X[row] >= 0.3]
+    drawn = tamis.select(run, {"select": [cabs, {"sample": {"score": "x", "n": 9, "missing": "drop"}}]})
+    assert (drawn.order, len(drawn)) == (None, 9)

@@ -204,3 +204,26 @@ def test_a_training_that_shows_no_pair_again_keeps_no_images(
     assert with_cache(context).how.cache == (1 << 31 if kept else 0)
     chosen = replace(context, how=replace(context.how, cache=5))
     assert with_cache(chosen).how.cache == 5
+
+
+def test_an_epoch_is_the_order_that_a_subset_brings(run: Run) -> None:
+    order = np.array([9, 1, 5, 9, 14, 5, 9])
+    times = np.bincount(order, minlength=len(run)).astype(np.uint16)
+    batches = batches_of(run, Subset(run=run, keep=times > 0, times=times, order=order))
+    shown = [(epoch, row, copy) for epoch, places, copies in batches.shown(0, 7)
+             for row, copy in zip(batches.rows.rows[places].tolist(), copies.tolist(), strict=True)]  # fmt: skip
+    once = list(zip(order.tolist(), [0, 0, 0, 1, 0, 1, 2], strict=True))
+    assert shown == [(epoch, *one) for epoch in range(4) for one in once]
+    fewer = batches.rows.only(np.isin(batches.rows.rows, [5, 9]))
+    assert fewer.rows[fewer.epoch(seed=0, epoch=3)[0]].tolist() == [9, 5, 9, 5, 9]
+
+
+def test_a_training_goes_by_the_order_and_resumes_only_with_the_same(
+    run: Run, tiny: ClipTraining, tmp_path: Path
+) -> None:
+    rows = np.arange(len(run))
+    one, other = (Subset(run=run, keep=np.ones(len(run), bool), order=order) for order in (rows, rows[::-1]))
+    losses = [trained(run, tmp_path / name, tiny, source=source).losses for name, source in (("1", one), ("2", other))]
+    assert losses[0] != losses[1]
+    with pytest.raises(RunError, match="pairs"):
+        trained(run, tmp_path / "1", tiny, source=other)

@@ -105,6 +105,7 @@ def select(
         reads=sorted({columns.get(name, name) for name in chosen.reads}),
         times=outcome.times,
         caption=outcome.caption,
+        order=outcome.order,
         captions_from=columns.get(text, text),
         partial=partial_facts(opened),
         used=list(used.values()),

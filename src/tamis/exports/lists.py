@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,13 +46,24 @@ class NpyExport(Exporter):
     DataComp's resharder emits a sample as often as its uid is in the file, so the uid of a row that is kept k times is
     written k times. It emits every sample of a uid: if rows share a uid, it is written max(times) times, and the log
     counts such rows.
+
+    Attributes:
+        ordered: writes the uids in the order of the subset instead, for loaders of your own: the resharder needs them
+            sorted. Then every kept row has its uid, k times if it is kept k times.
     """
 
     name: ClassVar[str] = "npy"
     ending: ClassVar[str] = "npy"
+    ordered: bool = False
 
     def write(self, subset: Subset, out: Path) -> int:
         """Writes the file and returns the number of uids in it."""
+        if self.ordered:
+            high, low = subset.run.table().uids(subset.in_order())
+            _write_uids(out, [np.stack([high, low], axis=1)])
+            return high.size
+        if subset.order is not None:
+            log.info("uids are sorted, as DataComp's resharder needs them; --set ordered=true keeps the subset's order")
         high, low = subset.run.table().uids(np.flatnonzero(subset.keep))
         times = subset.times[subset.keep] if subset.times is not None else None
         part = (high >> np.uint64(64 - _PART_BITS)).astype(np.uint8)
@@ -65,14 +76,8 @@ class NpyExport(Exporter):
             sorted_uids, repeats = zip(*pool.map(sort, range(1 << _PART_BITS)), strict=True)
         if repeated := sum(repeats):
             log.warning("%d kept rows have the same uid as another; the file does not count them again", repeated)
-        count = sum(map(len, sorted_uids))
-        with writing(out) as temporary, open(temporary, "wb") as file:
-            descr = np.lib.format.dtype_to_descr(SUBSET_DTYPE)
-            header = {"descr": descr, "fortran_order": False, "shape": (count,)}
-            np.lib.format.write_array_header_1_0(file, header)
-            for uids in sorted_uids:
-                file.write(uids.data)
-        return count
+        _write_uids(out, sorted_uids)
+        return sum(map(len, sorted_uids))
 
     def wrote(self, out: Path, run: Run | None) -> bool:
         try:
@@ -81,6 +86,16 @@ class NpyExport(Exporter):
                 return np.lib.format.read_array_header_1_0(file)[2] == SUBSET_DTYPE
         except (OSError, ValueError):
             return False
+
+
+def _write_uids(out: Path, parts: Sequence[U64]) -> None:
+    """Writes parts of uids, each (n, 2), as one array."""
+    with writing(out) as temporary, open(temporary, "wb") as file:
+        descr = np.lib.format.dtype_to_descr(SUBSET_DTYPE)
+        header = {"descr": descr, "fortran_order": False, "shape": (sum(map(len, parts)),)}
+        np.lib.format.write_array_header_1_0(file, header)
+        for uids in parts:
+            file.write(uids.data)
 
 
 def _in_order(high: U64, low: U64, times: Times | None) -> tuple[U64, int]:
@@ -96,7 +111,7 @@ def _in_order(high: U64, low: U64, times: Times | None) -> tuple[U64, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class KeysExport(Exporter):
-    """Writes one line per kept pair in the order of the pool, for loaders that skip samples by key.
+    """Writes one line per kept pair in the subset's order or else the pool's, for loaders that choose samples by key.
 
     A pair that is kept k times has k lines. The keys of img2dataset name the shard, so they are unique in a pool;
     where keys are not, the log says so. A line break in a key is written as the two characters backslash and n (or r).
@@ -111,18 +126,24 @@ class KeysExport(Exporter):
     def write(self, subset: Subset, out: Path) -> int:
         """Writes the file and returns the number of lines in it."""
         hashes = [np.empty(0, np.uint64)]  # 8 bytes per key; among 10^8 keys two collide with a chance of 1 in 3700
+        lines = [pa.array([], pa.large_string())]  # of the kept pairs, if they are written in another order
         broken = 0
         with writing(out) as temporary, open(temporary, "w", encoding="utf-8") as file:
-            for shard, rows in subset.rows_by_shard():
-                keys = subset.run.index(shard, ["key"])["key"].take(pa.array(rows)).to_pylist()
-                if self.shard:
-                    keys = [f"{shard}/{key}" for key in keys]
+            for keys, times in self._keys(subset):
                 written = [_one_line(key) for key in keys]
                 broken += sum(line != key for line, key in zip(written, keys, strict=True))
-                first = np.flatnonzero(np.diff(rows, prepend=-1))  # a pair that is kept k times counts once
-                digests = (xxhash.xxh3_64_intdigest(written[number].encode()) for number in first)
-                hashes.append(np.fromiter(digests, np.uint64, first.size))
-                file.writelines(f"{key}\n" for key in written)
+                digests = (xxhash.xxh3_64_intdigest(line.encode()) for line in written)
+                hashes.append(np.fromiter(digests, np.uint64, len(written)))
+                if subset.order is None:
+                    file.writelines(f"{line}\n" * count for line, count in zip(written, times, strict=True))
+                else:
+                    lines.append(pa.array(written, pa.large_string()))
+            if subset.order is not None:
+                order = np.searchsorted(np.flatnonzero(subset.keep), subset.order)
+                every = pa.concat_arrays(lines)
+                for first in range(0, order.size, _ROWS):
+                    some = every.take(pa.array(order[first : first + _ROWS]))
+                    file.writelines(f"{line}\n" for line in some.to_pylist())
         if broken:
             log.warning("%d keys hold line breaks, which are written as \\n and \\r", broken)
         every = np.concatenate(hashes)
@@ -130,6 +151,13 @@ class KeysExport(Exporter):
             what = "a loader that goes by key alone takes other samples too; export with 'shard: true', or by uid"
             log.warning("%d keys are not unique: %s", repeated, what)
         return len(subset)
+
+    def _keys(self, subset: Subset) -> Iterator[tuple[list[str], list[int]]]:
+        """Yields the keys of a shard's kept pairs, and how often each is kept."""
+        for shard, rows in subset.rows_by_shard():
+            kept, times = np.unique(rows, return_counts=True)
+            keys = subset.run.index(shard, ["key"])["key"].take(pa.array(kept)).to_pylist()
+            yield [f"{shard}/{key}" for key in keys] if self.shard else keys, times.tolist()
 
     def wrote(self, out: Path, run: Run | None) -> bool:
         """Whether the first ten lines of a file are keys of the run."""

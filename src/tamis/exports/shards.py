@@ -52,9 +52,9 @@ class ShardsExport(Exporter):
     def shard_writer(self, subset: Subset) -> ShardWriter:
         """Returns a function of a temporary path, the file's name, and samples: key, files, a chosen caption."""
 
-    def order(self, rows: Rows) -> Rows:
-        """Returns the rows to write, each as often as it is written. `rows`: each as often as it is kept."""
-        return rows
+    def order(self, subset: Subset) -> Rows:
+        """Returns the rows to write, in this order, each as often as it is written."""
+        return subset.rows()
 
     def files(self, names: Iterable[str]) -> list[str]:
         """Returns the relative paths of all files that the export writes, next to its manifest."""
@@ -81,7 +81,7 @@ class ShardsExport(Exporter):
         if not pool.has_images:
             raise RunError(f"{pool.spec.paths[0]} is metadata without images to copy: export npy, parquet or keys")
         _check_pool(subset)
-        rows = self.order(_complete_rows(subset))
+        rows = _without_cut_off(self.order(subset), subset)
         firsts = range(0, rows.size or self.LEAST_FILES, self.shard_size)
         count, width = len(firsts), max(5, len(str(len(firsts))))
         names = [self.FILE_NAMES.format(number=number, width=width, count=count) for number in range(count)]
@@ -116,7 +116,7 @@ class ShardsExport(Exporter):
 
     def _fingerprint(self, subset: Subset) -> str:
         digest = xxhash.xxh3_128()
-        for values in (subset.rows(), *subset.uids()):
+        for values in (subset.in_order(), *subset.uids()):
             digest.update(values.tobytes())
         digest.update(other_captions(subset).digest)
         # The stamps too: a shard may be replaced by one with the same row count.
@@ -149,16 +149,13 @@ def _check_pool(subset: Subset) -> None:
         log.warning("%s: each is read from its start to its last kept sample", what)
 
 
-def _complete_rows(subset: Subset) -> Rows:
-    """Returns the kept rows of the run, without samples that the end of a truncated shard cuts off."""
-    rows, run = subset.rows(), subset.run
+def _without_cut_off(rows: Rows, subset: Subset) -> Rows:
+    """Returns rows of the run without samples that the end of a truncated shard cuts off."""
+    run = subset.run
     if not run.statuses["shard_cut"]:
         return rows
-    statuses = [
-        run.index(shard, ["status"])["status"].take(pa.array(inside)).cast(pa.string()).combine_chunks()
-        for shard, inside in subset.rows_by_shard()
-    ]
-    complete = pc.not_equal(pa.chunked_array(statuses, pa.string()), "shard_cut").to_numpy()
+    statuses = [run.index(shard, ["status"])["status"].cast(pa.string()).combine_chunks() for shard in run.shards]
+    complete = pc.not_equal(pa.chunked_array(statuses, pa.string()), "shard_cut").to_numpy()[rows]
     log.warning("%d kept samples are left out: their shards end in the middle of them", np.count_nonzero(~complete))
     found: Rows = rows[complete]
     return found

@@ -39,7 +39,7 @@ OPEN_CLIP = frozenset(("jpg", "jpeg", "png", "webp"))
 
 @dataclass(frozen=True, kw_only=True)
 class WebDatasetExport(ShardsExport):
-    """Writes shards of complete samples in the order of the pool, and reads only the bytes of kept samples.
+    """Writes shards of complete samples in the subset's order or else the pool's, and reads only bytes of kept samples.
 
     A shard appears when it is complete, so the same command again writes the missing ones. Files are unchanged, but
     `txt` is the caption that was scored, wherever the pool has it. A sample with a chosen other caption has that in
@@ -73,8 +73,9 @@ class WebDatasetExport(ShardsExport):
         jpeg = {"images": self.images} if self.images != "stored" else {}
         return super().identity(subset) | chosen | jpeg
 
-    def order(self, rows: Rows) -> Rows:
-        return np.unique(rows) if self.weights else rows
+    def order(self, subset: Subset) -> Rows:
+        rows = subset.in_order()
+        return rows[np.sort(np.unique(rows, return_index=True)[1])] if self.weights else rows
 
     def files(self, names: Iterable[str]) -> list[str]:
         names = list(names)

@@ -45,6 +45,8 @@ PER_ROW = {"times": np.uint16, "caption": np.uint8}
 
 FACTS, _CODES = "tamis.subset", "tamis.dropped_by"
 
+_ROWS = 1 << 18  # rows of an ordered subset that are written at once
+
 _KINDS = {
     "shard": pa.string(),
     "row": pa.int64(),
@@ -81,6 +83,7 @@ class Subset:
         reads: the score columns that the recipe reads.
         times: (rows,) uint16, how often each row is kept, 0 for dropped rows; None: every kept row once.
         caption: (rows,) uint8, 1 for kept rows that carry their other caption; None: all carry their alt-text.
+        order: the kept rows in the order to train on, each as often as it is kept; None: the subset has no order.
         captions_from: the run's column with the other captions.
         verdict: why rows are dropped, and the thresholds on scores.
         partial: if shards were missing: how many (`missing`) of how many (`of`), and the names of the first (`shards`).
@@ -94,6 +97,7 @@ class Subset:
     reads: Sequence[str] = ()
     times: Times | None = None
     caption: Captions | None = None
+    order: Rows | None = None
     captions_from: str = ""
     verdict: Verdict = field(default=Verdict(problem=NO_REASONS), repr=False)
     partial: Mapping[str, Any] = field(default_factory=dict)
@@ -106,6 +110,8 @@ class Subset:
             raise ValueError("times must be above 0 where keep is True, and 0 elsewhere")
         if caption is not None and not self._is_kept(caption, every=False):
             raise ValueError("caption must have a number per row of the run, 0 where keep is False")
+        if self.order is not None and not np.array_equal(np.sort(self.order), self.rows()):
+            raise ValueError("order must have every kept row as often as it is kept")
         if not self.verdict.agrees(self.keep):
             raise ValueError("keep and verdict drop different rows: pass their verdict, or Verdict(problem='why none')")
 
@@ -187,6 +193,10 @@ class Subset:
         rows = np.flatnonzero(self.keep[span])
         return rows if self.times is None else np.repeat(rows, self.times[span][rows])
 
+    def in_order(self) -> Rows:
+        """Returns the numbers of the kept rows in the order to train on, which is that of `rows` if it has none."""
+        return self.rows() if self.order is None else self.order
+
     def rows_by_shard(self) -> Iterator[tuple[str, Rows]]:
         """Yields each shard with kept rows, and those rows: numbered in the shard, each as often as it is kept."""
         for shard, span in self.run.row_ranges.items():
@@ -196,6 +206,8 @@ class Subset:
 
     def save(self, path: str | os.PathLike[str] | None = None, *, overwrite: bool = False) -> Path:
         """Writes the kept rows (shard, row in the shard) as Parquet, and everything else in the footer.
+
+        Rows are in the order of the run. With an `order` they are in that, each as often as it is kept.
 
         Args:
             path: a new file, or one in the folder `subsets` of a run. None: `subsets/NAME.parquet` in the subset's run,
@@ -217,28 +229,39 @@ class Subset:
         check_place(path, overwrite=overwrite, read=self.run.pool_files)
         codes, ranges = self.verdict.dropped_by, self.run.row_ranges
         chosen = {name: values for name in PER_ROW if (values := getattr(self, name)) is not None}
+        if self.order is not None:
+            chosen.pop("times", None)
         schema = pa.schema(
             [("shard", pa.dictionary(pa.int32(), pa.string())), ("row", pa.int64())]
             + [(name, _KINDS[name]) for name in chosen],
             metadata={FACTS: json.dumps(with_hash(self._facts()), ensure_ascii=False).encode()},
         )
         with parquet_writer(path, schema, compression="ZSTD") as (writer, sink):
-            for shard, span in ranges.items():
-                rows = np.flatnonzero(self.keep[span])
-                if rows.size:
-                    name = shard.encode()
-                    ends = pa.py_buffer(np.array([0, len(name)], np.int32))
-                    names = pa.StringArray.from_buffers(1, ends, pa.py_buffer(name))
-                    columns = [rows, *(values[span][rows] for values in chosen.values())]
-                    zeros, *arrays = map(as_arrow, (np.zeros(rows.size, np.int32), *columns))
-                    shards = pa.DictionaryArray.from_arrays(zeros, names)
-                    writer.write_table(pa.table([shards, *arrays], schema=schema))
+            for rows, numbers, names in self._listed():
+                begins = np.array([ranges[name].start for name in names])[numbers]
+                columns = [numbers, rows - begins, *(values[rows] for values in chosen.values())]
+                indices, *arrays = map(as_arrow, columns)
+                shards = pa.DictionaryArray.from_arrays(indices, _as_strings(names))
+                writer.write_table(pa.table([shards, *arrays], schema=schema))
             if codes is not None:
                 begin, codec = sink.tell(), pa.Codec("zstd")
                 lengths = [sink.write(codec.compress(codes[span].tobytes(), asbytes=True)) for span in ranges.values()]
                 where = {"type": codes.dtype.str, "begin": begin, "lengths": lengths}
                 writer.add_key_value_metadata({_CODES: json.dumps(where)})
         return path
+
+    def _listed(self) -> Iterator[tuple[Rows, NDArray[np.int32], list[str]]]:
+        """Yields rows to write, some at once: their numbers in the run, the shard of each, and the shards' names."""
+        ranges = self.run.row_ranges
+        if self.order is None:
+            for shard, span in ranges.items():
+                if (rows := np.flatnonzero(self.keep[span])).size:
+                    yield rows + span.start, np.zeros(rows.size, np.int32), [shard]
+            return
+        begins = [span.start for span in ranges.values()]
+        for first in range(0, self.order.size, _ROWS):
+            rows = self.order[first : first + _ROWS]
+            yield rows, np.searchsorted(begins, rows, side="right").astype(np.int32) - 1, [*ranges]
 
     def _differs_from(self, path: Path) -> bool:
         """Whether a file has a subset that other steps, or other scores, chose."""
@@ -261,6 +284,8 @@ class Subset:
             "pool_rows": int(self.keep.size),
             "shards": _shard_facts(self.run),
         }
+        if self.order is not None:
+            facts["ordered"] = True
         if self.captions_from:
             facts["captions_from"] = self.captions_from
         if self.partial:
@@ -300,6 +325,10 @@ class Subset:
             keep[here] = True
             for name, values in more.items():
                 chosen[name][here] = values
+        if file.ordered:
+            chosen["order"] = file.order(ranges)
+            if chosen["order"].size > np.count_nonzero(keep):
+                chosen["times"] = np.bincount(chosen["order"], minlength=keep.size).astype(PER_ROW["times"])
         return cls(
             run=run,
             keep=keep,
@@ -355,6 +384,13 @@ def _open(end: float | None) -> float | None:
     return end if end is None or math.isfinite(end) else None
 
 
+def _as_strings(names: Sequence[str]) -> pa.Array:
+    """Returns texts as an Arrow array: see `as_arrow`."""
+    data = [name.encode() for name in names]
+    ends = np.cumsum([0, *map(len, data)]).astype(np.int32)
+    return pa.StringArray.from_buffers(len(data), pa.py_buffer(ends), pa.py_buffer(b"".join(data)))
+
+
 def _shard_facts(run: Run) -> dict[str, list[Any]]:
     """Returns {shard: [rows, stamp, hash of uids]}, to recognise the run."""
     footers = zip(run.shards, run.footers, strict=True)
@@ -378,6 +414,7 @@ class SubsetFile:
     Attributes:
         facts: the facts in its footer.
         per_row: its optional columns: `times` if rows may be kept more than once, `caption` if some carry another.
+        ordered: whether its rows are in the order to train on, each as often as it is kept; then it has no `times`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -397,6 +434,7 @@ class SubsetFile:
             self._table = self._file.read(None)
         except (DamageError, ValueError, RecursionError) as error:
             raise _not_a_subset(path, getattr(error, "what", "") or str(error)[:300]) from error
+        self.ordered = bool(self.facts.get("ordered"))
         self.per_row = tuple(name for name in PER_ROW if name in self._table.column_names)
 
     def rows(self) -> Iterator[tuple[str, Rows, dict[str, NDArray[Any]]]]:
@@ -418,6 +456,8 @@ class SubsetFile:
         ends = np.searchsorted(codes[order], np.arange(len(shards.dictionary) + 1))
         for number, shard in enumerate(shards.dictionary.to_pylist()):
             here = order[ends[number] : ends[number + 1]]
+            if self.ordered:
+                here = here[np.unique(rows[here], return_index=True)[1]]
             size, some = self.facts["shards"].get(shard, (0,))[0], rows[here]
             more = {name: values[here] for name, values in columns.items()}
             wrong = some.min() < 0 or some.max() >= size or np.unique(some).size < some.size
@@ -425,6 +465,13 @@ class SubsetFile:
                 what = f"it lists a row that the shard {shard!r} does not have ({size:,} rows), or a row twice"
                 raise _not_a_subset(self.path, what)
             yield shard, some, more
+
+    def order(self, ranges: Mapping[str, slice]) -> Rows:
+        """Returns the numbers of the listed rows in the run, in the order of the file; `rows` checks them."""
+        shards = self._table.column("shard").cast(pa.string()).combine_chunks().dictionary_encode()
+        begins = np.array([ranges[shard].start for shard in shards.dictionary.to_pylist()], np.int64)
+        found: Rows = begins[shards.indices.to_numpy()] + self._table.column("row").to_numpy()
+        return found
 
     def verdict(self, ranges: Mapping[str, slice], rows: int) -> Verdict:
         """Returns the reasons in the file, and one more for rows of shards scored after the choice.
@@ -551,7 +598,7 @@ def combine(left: Subset, right: Subset, sign: Sign) -> Subset:
     """Returns the rows in both (&), in either (|), or in the left and not in the right (-).
 
     Repeated rows and captions: see `join_rows`; - leaves both as in the left subset. A dropped row has
-    its reason from the left subset, or else from the right one.
+    its reason from the left subset, or else from the right one. The result has no order.
     """
     if left.run.path.resolve() != right.run.path.resolve() or left.keep.size != right.keep.size:
         raise ValueError(f"{left.name!r} and {right.name!r} are not of one run: {left.run.path}, {right.run.path}")
@@ -572,6 +619,7 @@ def combine(left: Subset, right: Subset, sign: Sign) -> Subset:
         left,
         keep=keep,
         **chosen,
+        order=None,
         captions_from="".join(columns),
         recipe={"about": step, **_combine_recipes(left, right, sign), "name": f" {sign} ".join(names)},
         funnel=[line if chosen["times"] is None else {**line, "times": int(chosen["times"].sum(dtype=np.int64))}],

@@ -1,7 +1,7 @@
 """Draws the batches of a training: orders the pairs, crops the images, decodes them ahead of the network.
 
-Order, crops and held-out pairs are functions of seed, epoch and uid. So a training that resumes, or runs on another
-number of machines, sees the same pairs in the same order, cropped the same way.
+Order, crops and held-out pairs are functions of seed, epoch and uid; a subset may bring its own order. So a training
+that resumes, or runs on another number of machines, sees the same pairs in the same order, cropped the same way.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ class TrainingRows:
     high: U64  # (n,) upper halves of the uids
     low: U64  # (n,) lower halves
     others: OtherCaptions = OtherCaptions()  # texts that some pairs carry instead of their alt-texts
+    order: NDArray[np.int64] | None = None  # (sum of times,) indices of the pairs in every epoch; None: shuffled
 
     @property
     def epoch_size(self) -> int:
@@ -61,7 +62,16 @@ class TrainingRows:
     def only(self, some: NDArray[np.bool_]) -> TrainingRows:
         """Returns the pairs for which `some` is true."""
         here = {name: getattr(self, name)[some] for name in ("rows", "times", "high", "low")}
-        return replace(self, **here)
+        order = self.order
+        return replace(self, **here, order=None if order is None else (np.cumsum(some) - 1)[order[some[order]]])
+
+    def epoch(self, seed: int, epoch: int) -> tuple[Indices, Indices]:
+        """Returns the indices of an epoch's pairs in their order, and the number of each copy, from 0."""
+        if self.order is None:
+            return epoch_order(self.high, self.low, self.times, seed=seed, epoch=epoch)
+        copies, firsts = np.empty_like(self.order), np.cumsum(self.times) - self.times
+        copies[np.argsort(self.order, kind="stable")] = np.arange(self.order.size) - np.repeat(firsts, self.times)
+        return self.order, copies
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +152,7 @@ class Batches:
             start = step * self.batch + self.processes.rank * size
             for epoch, low, high in positions(rows.epoch_size, start, start + size):
                 if epoch != ordered:
-                    order = epoch_order(rows.high, rows.low, rows.times, seed=self.seed, epoch=epoch)
+                    order = rows.epoch(self.seed, epoch)
                     ordered = epoch
                 yield epoch, order[0][low:high], order[1][low:high]
 
@@ -245,7 +255,7 @@ def split(rows: TrainingRows, share: float) -> tuple[TrainingRows, TrainingRows 
     if min(aside.sum(), (~aside).sum()) < 2:
         raise RunError(f"--hold-out {share:g} leaves {int((~aside).sum())} to train on, {int(aside.sum())} to measure")
     held = rows.only(aside)
-    return rows.only(~aside), replace(held, times=np.ones_like(held.times))
+    return rows.only(~aside), replace(held, times=np.ones_like(held.times), order=None)
 
 
 def positions(epoch_size: int, start: int, stop: int) -> Iterator[tuple[int, int, int]]:

@@ -169,7 +169,11 @@ def training_rows(source: Subset | Run) -> tuple[TrainingRows, int]:
         raise RunError(f"{source!r} has no pair whose image and caption can be read: there is nothing to train on")
     high, low = np.concatenate(highs)[rows], np.concatenate(lows)[rows]
     left_out = int(((times > 0) & ~usable).sum())
-    return TrainingRows(rows=rows, times=times[rows], high=high, low=low, others=others), left_out
+    order = source.order if isinstance(source, Subset) else None
+    if order is not None:
+        order = np.searchsorted(rows, order[usable[order]])
+    found = TrainingRows(rows=rows, times=times[rows], high=high, low=low, others=others, order=order)
+    return found, left_out
 
 
 def as_long_as(training: TrainingT, rows: TrainingRows, epochs: float) -> TrainingT:
@@ -282,7 +286,7 @@ def _readable(source: Subset | Run) -> tuple[TrainingRows, int]:
 def _identity(training: Training, run: Run, rows: TrainingRows, tokenizer: str | None) -> dict[str, Any]:
     """Everything that affects the model. A training resumes only in a folder with the same identity."""
     pairs = xxhash.xxh3_128()
-    for part in (rows.rows, rows.times, rows.high, rows.low):
+    for part in (rows.rows, rows.times, rows.high, rows.low, *([] if rows.order is None else [rows.order])):
         pairs.update(np.ascontiguousarray(part).tobytes())
     pairs.update(rows.others.digest)
     weights = digests(training)

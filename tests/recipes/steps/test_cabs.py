@@ -150,3 +150,15 @@ def test_json_lists_of_pools_are_read_as_tabs_are() -> None:
             step.select(table_of([wrong], column="classes"))
     with pytest.raises(RecipeError, match="a JSON list of texts"):
         step.select(table_of(lists, column="classes"))
+
+
+def test_what_is_left_of_an_epoch_is_the_first_of_the_next_and_no_super_batch_has_a_pair_twice() -> None:
+    table = table_of(drawn(230))
+    order = Cabs(super_batch=100, fraction=1.0, epochs=3).order(table)
+    assert np.bincount(order, minlength=230).tolist() == [3] * 230
+    batches = [order[start : start + 100] for start in range(0, 690, 100)]
+    assert [np.unique(batch).size for batch in batches] == [100] * 6 + [90]
+    last = np.argsort(scramble(*table.uids(np.arange(230)), 0), kind="stable")[200:]
+    assert {*last.tolist()} <= {*batches[2].tolist()}
+    small = Cabs(fraction=0.5, epochs=3).order(table)  # a pool that is smaller than a super-batch
+    assert [np.unique(small[start : start + 115]).size for start in (0, 115, 230)] == [115] * 3

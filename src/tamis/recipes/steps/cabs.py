@@ -85,7 +85,7 @@ class Cabs(ReadsColumns, Blockwise):
         self.check_columns(table)
         order = self.order(table)
         times = np.bincount(order, minlength=len(table)).astype(np.uint16)
-        joined = {"times": times} if self.epochs > 1 else {}
+        joined = {"times": times if self.epochs > 1 else None, "order": order}
 
         def decide(span: slice, read: dict[str, Any], candidates: Mask) -> Codes:
             lacking = read[self.concepts].is_null().to_numpy(zero_copy_only=False)
@@ -100,7 +100,7 @@ class Cabs(ReadsColumns, Blockwise):
             ],
             lacking=self.concepts,
             facts={"picks": int(order.size), "batch": round_half_up(self.fraction, self.super_batch)},
-            joined=(lambda keep: joined) if joined else None,
+            joined=lambda keep: joined,
         )
 
     def order(self, table: Table) -> Rows:
@@ -109,33 +109,38 @@ class Cabs(ReadsColumns, Blockwise):
         Raises RecipeError if the column is JSON that holds no list of texts.
         """
         rows, ends, ids, count = self._read(table)
-        keep, picks = round_half_up(self.fraction, self.super_batch), []
+        size, picks = max(1, min(self.super_batch, rows.size)), [np.zeros(0, np.int64)]
         frequency = np.bincount(ids, minlength=count)
         high, low = table.uids(rows)
+        waiting = np.zeros(0, np.int64)  # of earlier epochs: too few for a super-batch, they are the first of the next
         for epoch in range(self.epochs):
             shuffled = np.argsort(scramble(high, low, self.seed + epoch), kind="stable")
-            for start in range(0, rows.size, self.super_batch):
-                some = shuffled[start : start + self.super_batch]
-                own = [ids[ends[place] : ends[place + 1]] for place in some.tolist()]
-                most = keep if some.size == self.super_batch else round_half_up(self.fraction, some.size)
-                picks.append(rows[some[self._pick(own, most, frequency)]])
-        return np.concatenate([np.zeros(0, np.int64), *picks])
+            first = shuffled[~np.isin(shuffled, waiting)][: size - waiting.size]  # no pair twice in a super-batch
+            waiting = np.concatenate([waiting, first, shuffled[~np.isin(shuffled, first)]])
+            whole = waiting.size if epoch + 1 == self.epochs else waiting.size // size * size
+            for start in range(0, whole, size):
+                some = waiting[start : min(start + size, whole)]
+                lengths = ends[some + 1] - ends[some]
+                places = np.repeat(ends[some] - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
+                picks.append(rows[some[self._pick(ids[places], lengths, frequency)]])
+            waiting = waiting[whole:]
+        return np.concatenate(picks)
 
-    def _pick(self, concepts: Sequence[NDArray[np.int64]], count: int, frequency: NDArray[np.int64]) -> list[int]:
-        """Returns the places of `count` picks of a super-batch."""
+    def _pick(self, ids: Rows, lengths: Rows, frequency: NDArray[np.int64]) -> Rows:
+        """Returns which samples of a super-batch to keep: `lengths` of the concepts `ids` belong to each sample."""
+        count = round_half_up(self.fraction, lengths.size)
         if self.rule == "fm":
-            return sorted(range(len(concepts)), key=lambda place: -len(concepts[place]))[:count]
-        here, numbers = np.unique(np.concatenate(concepts), return_inverse=True)
-        parts = np.split(numbers, np.cumsum([len(each) for each in concepts])[:-1])
+            return np.argsort(-lengths, kind="stable")[:count]
+        here, numbers = np.unique(ids, return_inverse=True)
         target = np.full(here.size, self.target or max(1, count // max(1, here.size)))
         if self.released:
             frequency, target = np.bincount(numbers), np.minimum(target, _MOST)
             target[: count % max(1, here.size)] += count // max(1, here.size) in range(1, _MOST)
         else:
             frequency = frequency[here]
-        return diverse_picks(
-            [each.tolist() for each in parts], count, target.tolist(), frequency.tolist(), self.released
-        )
+        flat, ends = numbers.tolist(), np.cumsum(lengths).tolist()
+        concepts = [flat[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+        return np.array(diverse_picks(concepts, count, target.tolist(), frequency.tolist(), self.released), np.int64)
 
     def _read(self, table: Table) -> tuple[Rows, Rows, NDArray[np.int64], int]:
         """Returns rows with known concepts, (n + 1,) where the concepts of each begin, those, and how many there are.
@@ -149,8 +154,10 @@ class Cabs(ReadsColumns, Blockwise):
             lists = pc.split_pattern(_as_tabs(words.filter(pa.array(inside)), self.concepts), "\t")
             of_row = np.repeat(np.arange(len(lists)), pc.list_value_length(lists).to_numpy())
             names = lists.flatten().dictionary_encode()
-            pairs = np.stack([of_row, names.indices.to_numpy()])[:, pc.not_equal(lists.flatten(), "").to_numpy(False)]
-            return span.start + np.flatnonzero(inside), *np.unique(pairs, axis=1), names.dictionary.to_pylist()
+            pairs = of_row * max(1, len(names.dictionary)) + names.indices.to_numpy()
+            pairs = np.unique(pairs[pc.not_equal(lists.flatten(), "").to_numpy(False)])
+            of_row, codes = np.divmod(pairs, max(1, len(names.dictionary)))
+            return span.start + np.flatnonzero(inside), of_row, codes, names.dictionary.to_pylist()
 
         blocks = [*table.map([self.concepts], split)]
         names = sorted({name for *_, own in blocks for name in own} - {""})
@@ -179,35 +186,36 @@ def diverse_picks(
 
     Cost: a heap operation and a gain per look; with three concepts per sample about three looks per pick.
     """
-    had, reached = [0] * len(target), _AT_TARGET if released else 0.0
+    had, at_target = [0] * len(target), _AT_TARGET if released else 0.0
+    worth = [1 + 1 / each for each in frequency]  # what another pick with a concept gains
+    none = -math.inf if released else 0.0
 
     def gain(place: int) -> float:
         own = concepts[place]
-        if not own or (released and any(had[concept] >= _MOST for concept in own)):
-            return -math.inf if released else 0.0
-        each = ((target[c] - had[c]) / target[c] + 1 / frequency[c] if had[c] < target[c] else reached for c in own)
-        return sum(each) / len(own)
+        return sum([worth[concept] for concept in own]) / len(own) if own else none
 
     heap = [(-gain(place), place) for place in range(len(concepts))]
     heapq.heapify(heap)
     picks: list[int] = []
     while heap and len(picks) < count:
-        bound, place = heapq.heappop(heap)
+        bound, place = heap[0]
         now = -gain(place)
-        if now == math.inf:
-            continue
         if now > bound:
-            heapq.heappush(heap, (now, place))
+            heapq.heapreplace(heap, (now, place))
             continue
+        heapq.heappop(heap)
+        if now == math.inf:
+            break
         picks.append(place)
-        for concept in concepts[place]:
-            had[concept] += 1
+        for c in concepts[place]:
+            had[c] += 1
+            worth[c] = (target[c] - had[c]) / target[c] + 1 / frequency[c] if had[c] < target[c] else at_target
+            if released and had[c] >= _MOST:
+                worth[c] = -math.inf
     if released and len(picks) < count:
         taken = set(picks)
         free = (place for place in range(len(concepts)) if place not in taken)
-        picks += [place for place in free if all(had[concept] < _MOST for concept in concepts[place])][
-            : count - len(picks)
-        ]
+        picks += [place for place in free if all(had[c] < _MOST for c in concepts[place])][: count - len(picks)]
     return picks
 
 

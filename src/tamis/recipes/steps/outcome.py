@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from tamis.core.arrays import Captions, Mask, Times
+from tamis.core.arrays import Captions, Mask, Rows, Times
 from tamis.core.errors import RecipeError, check_words, naming_faults
 from tamis.runs.expression import parse
 from tamis.runs.reasons import Codes, Cut, DropReason, Repeats, blocks, codes_in, widen
@@ -43,6 +43,7 @@ class Selection:
         facts: other facts about the choice, as JSON holds them; the report shows them.
         cuts: the thresholds on scores, with both ends.
         times, caption: (rows,) how often each row is kept, and its caption; None: the step does not choose it.
+        order: rows in the order to train on, each as often as it is kept; None: the step does not choose it.
         repeats: rows dropped as copies, ascending, and the kept row that each of them repeats.
     """
 
@@ -55,6 +56,7 @@ class Selection:
     cuts: tuple[Cut, ...] = ()
     times: Times | None = None
     caption: Captions | None = None
+    order: Rows | None = None
     repeats: Repeats | None = None
 
 
@@ -198,6 +200,7 @@ class Outcome:
         reasons: the reason of code 1, of code 2, and so on, each with the number of its step.
         cuts: the thresholds on scores, in the order of the steps.
         times, caption: as in `Selection`; None: every kept row once, with its alt-text.
+        order: the kept rows in the order to train on, each as often as it is kept; None: they have no order.
         unscored: why no more steps were applied: the next one looks at rows that are not scored yet. None: all were.
         repeats: as in `Selection`, by the number of the step.
     """
@@ -209,6 +212,7 @@ class Outcome:
     cuts: tuple[Cut, ...] = ()
     times: Times | None = None
     caption: Captions | None = None
+    order: Rows | None = None
     unscored: Unscored | None = None
     repeats: Mapping[int, Repeats] = field(default_factory=dict)
 
@@ -256,7 +260,7 @@ class Rule:
         lacking: what the rows of the last reason have no value of; None: no reason is a missing value.
         cuts: the thresholds; -1 stands for the number of rows that this step drops.
         cut, facts, repeats: as in `Selection`.
-        joined: returns `times` and `caption` of the rows that stay; None if the step does not choose them.
+        joined: returns `times`, `caption` and `order` of the rows that stay; None if the step chooses none of them.
     """
 
     columns: Sequence[str] = ()
@@ -447,7 +451,8 @@ def verdict(
 def run_steps(table: Table, steps: Sequence[Step]) -> Outcome:
     """Applies steps in order, each to the rows that the one before left.
 
-    The last step that chooses how often rows count, or their captions, decides it for the rows that are left.
+    The last step that chooses how often rows count, or their captions, decides it for the rows that are left. The one
+    that chooses how often also chooses their order, or leaves them without one.
 
     Args:
         table: the pool's rows.
@@ -460,7 +465,7 @@ def run_steps(table: Table, steps: Sequence[Step]) -> Outcome:
         RecipeError: rows have no score, and the step does not say what to do with them.
     """
     dropped, funnel = _Dropped(table), []
-    chosen: dict[str, Any] = {"times": None, "caption": None}
+    chosen: dict[str, Any] = {"times": None, "caption": None, "order": None}
     repeats: dict[int, Repeats] = {}
     unscored: Unscored | None = None
     for number, step in enumerate(steps, start=1):
@@ -475,7 +480,10 @@ def run_steps(table: Table, steps: Sequence[Step]) -> Outcome:
             else:
                 found = dropped.add(step.select(table.with_candidates(dropped[:])))
             dropped.reasons[first:] = [replace(reason, step=number) for reason in dropped.reasons[first:]]
-            chosen |= {name: values for name in chosen if (values := getattr(found, name)) is not None}
+            if found.times is not None or found.order is not None:
+                chosen |= {"times": found.times, "order": found.order}
+            if found.caption is not None:
+                chosen["caption"] = found.caption
             repeats |= {number: found.repeats} if found.repeats is not None else {}
             lost = {reason: count for reason, count in found.counts.items() if reason != "kept" and count}
             line: dict[str, Any] = {"step": describe(step), "before": sum(found.counts.values())}
@@ -485,7 +493,9 @@ def run_steps(table: Table, steps: Sequence[Step]) -> Outcome:
                 line["times"] = int(np.sum(chosen["times"], where=dropped[:], dtype=np.int64))
             funnel.append(line)
     keep: Any = dropped[:] if isinstance(dropped.codes, np.ndarray) else dropped
+    order = chosen.pop("order")
     kept = {name: None if values is None else values * dropped[:] for name, values in chosen.items()}
+    kept["order"] = None if order is None else order[dropped[:][order]]
     return Outcome(
         keep, dropped.codes, tuple(funnel), tuple(dropped.reasons), tuple(dropped.cuts),
         unscored=unscored, repeats=repeats, **kept,

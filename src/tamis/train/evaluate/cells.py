@@ -100,7 +100,7 @@ def identity(subset: Subset, training: Training, tasks: Sequence[ZeroShotTask], 
     """The fingerprint of everything that affects a cell's result."""
     rows, _ = training_rows(subset)
     pairs = xxhash.xxh3_128()
-    for part in (rows.high, rows.low, rows.times):
+    for part in (rows.high, rows.low, rows.times, *([] if rows.order is None else [rows.order])):
         pairs.update(np.ascontiguousarray(part).tobytes())
     pairs.update(rows.others.digest)
     settings = pool_reading_settings(subset.run)
