@@ -272,9 +272,11 @@ def cabs(step: Any, rows: Sequence[Row], among: set[int]) -> Why:
     why = lacking(step, rows, among, [step.concepts])
     found = step.select(table_of(rows).with_candidates(np.array([n in among for n in range(len(rows))], bool)))
     stay = set(np.flatnonzero(found.keep).tolist())
-    whole, rest = divmod(len(among - set(why)), step.super_batch)
-    picks = whole * half_up(step.fraction, step.super_batch) + half_up(step.fraction, rest)
-    assert (len(stay) if found.times is None else found.times.sum()) == step.epochs * picks
+    pairs = len(among - set(why))
+    size = max(1, min(step.super_batch, pairs))
+    whole, rest = divmod(step.epochs * pairs, size)
+    picks = whole * half_up(step.fraction, size) + half_up(step.fraction, rest)
+    assert (len(stay) if found.times is None else found.times.sum()) == picks
     return why | dict.fromkeys(among - set(why) - stay, "others fit their batch better")
 
 

@@ -4,7 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tamis.train.batches import crop_windows, epoch_order
+from tamis.core.math.sampling import shuffled_copies
+from tamis.train.batches import crop_windows
 
 
 def uids(n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -15,11 +16,11 @@ def uids(n: int) -> tuple[np.ndarray, np.ndarray]:
 def test_the_order_is_a_function_of_uid_seed_and_epoch_and_not_of_the_rows_order() -> None:
     high, low = uids(200)
     times = np.ones(200, np.int64)
-    places, _ = epoch_order(high, low, times, seed=3, epoch=2)
+    places, _ = shuffled_copies(high, low, times, seed=3, epoch=2)
     back = np.random.default_rng(0).permutation(200)
-    moved, _ = epoch_order(high[back], low[back], times, seed=3, epoch=2)
+    moved, _ = shuffled_copies(high[back], low[back], times, seed=3, epoch=2)
     assert high[back][moved].tolist() == high[places].tolist()
-    others = [epoch_order(high, low, times, seed=seed, epoch=epoch)[0] for seed, epoch in ((3, 3), (4, 2))]
+    others = [shuffled_copies(high, low, times, seed=seed, epoch=epoch)[0] for seed, epoch in ((3, 3), (4, 2))]
     for other in others:
         assert np.mean(other == places) < 0.1
 

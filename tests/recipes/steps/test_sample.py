@@ -149,3 +149,26 @@ def test_an_infinite_score_is_none() -> None:
     assert found.counts["missing"] == 2
     assert found.times.tolist()[1:3] == [0, 0]
     assert found.times.sum() == 3
+
+
+def test_epochs_are_drawn_anew_with_exact_counts_and_one_after_the_other() -> None:
+    scores = np.random.default_rng(1).normal(size=300).astype(np.float32)
+    table = MemoryTable({"x": scores})
+    step = Sample(score="x", n=120, epochs=4, seed=7)
+    found = run_steps(table, [step])
+    alone = [run_steps(table, [replace(step, epochs=1, seed=7 + epoch)]).times for epoch in range(4)]
+    assert found.times.tolist() == np.sum(alone, axis=0).tolist()
+    assert found.funnel[0]["times"] == found.order.size == 480
+    epochs = np.split(found.order, 4)
+    assert [np.bincount(epoch, minlength=300).tolist() for epoch in epochs] == [times.tolist() for times in alone]
+    assert len({tuple(np.flatnonzero(times)) for times in alone}) == 4  # rows that are rounded up differ
+    assert all((np.diff(epoch) < 0).any() for epoch in epochs)  # each is shuffled
+    assert run_steps(table, [replace(step, epochs=1)]).order is None
+    blocks = run_steps(MemoryTable({"x": scores}, block=17), [step])
+    assert blocks.order.tolist() == found.order.tolist()
+
+
+def test_too_many_epochs_for_the_counter_are_an_error() -> None:
+    table = MemoryTable({"x": np.zeros(2, np.float32)})
+    with pytest.raises(RecipeError, match="take fewer"):
+        run_steps(table, [Sample(score="x", n=40_000, epochs=4)])

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tamis.core.arrays import U64, Float64s, Rows, Times
 from tamis.core.files.scratch import stored
+from tamis.core.ids import uniforms
 
 Cap = Literal["soft", "level", "hard"]
 T = TypeVar("T")
@@ -32,6 +33,9 @@ _BINS = 1 << 12
 
 #: Copies of a row at most.
 MOST = int(np.iinfo(np.uint16).max)
+
+#: Counter of the random numbers that shuffle an epoch; `train.batches` has others for crops and held-out pairs.
+_ORDER = 1
 
 #: Exact sums count in units of 2^-64.
 _UNIT = 1 << 64
@@ -280,6 +284,25 @@ def whole_copies(
             often[inside[part]] += up[place]
         times[span], most = often, max(most, int(often.max()))
     return Drawn(times, most, lowest)
+
+
+def shuffled_copies(
+    high: U64, low: U64, times: NDArray[np.integer[Any]], *, seed: int, epoch: int
+) -> tuple[Rows, Rows]:
+    """Shuffles an epoch: the numbers of rows, each repeated `times`, and the number of each copy, from 0.
+
+    Args:
+        high, low: (n,) halves of the uids.
+        times: (n,) how often each row is in the epoch.
+        seed, epoch: decide the order, together with uid and copy.
+
+    Cost: 0.3 s and 50 MB for a million rows.
+    """
+    rows = np.repeat(np.arange(times.size, dtype=np.int64), times)
+    copies = np.arange(rows.size, dtype=np.int64) - np.repeat(np.cumsum(times, dtype=np.int64) - times, times)
+    counters = [np.full(rows.size, _ORDER), np.full(rows.size, epoch), copies]
+    order = np.argsort(uniforms(high[rows], low[rows], seed=seed, counters=counters), kind="stable")
+    return rows[order], copies[order]
 
 
 def _places(groups: NDArray[np.uint16], free: Rows) -> Iterator[tuple[slice, Rows]]:
