@@ -163,8 +163,8 @@ SELECTOR_EXAMPLES: dict[str, list[Step]] = {
         sel.ClipCov(n=5, image="i", text="t", per="w", terms=("class", "inter"), diversity="share", missing="drop"),
     ],
     "cabs": [
-        sel.Cabs(super_batch=6, fraction=0.5, concepts="w", missing="drop"),
-        sel.Cabs(super_batch=6, fraction=0.5, concepts="tagged", epochs=2, released=True, missing="drop"),
+        sel.Cabs(super_batch=6, share=0.5, concepts="w", missing="drop"),
+        sel.Cabs(super_batch=6, share=0.5, concepts="tagged", epochs=2, released=True, missing="drop"),
         sel.Cabs(rule="fm", super_batch=7, concepts="w", seed=3, missing="drop"),
     ],
     "norm_sim_d": [sel.NormSimD(fraction=0.3, rounds=4, embedding="i", missing="drop")],

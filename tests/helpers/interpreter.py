@@ -275,7 +275,7 @@ def cabs(step: Any, rows: Sequence[Row], among: set[int]) -> Why:
     pairs = len(among - set(why))
     size = max(1, min(step.super_batch, pairs))
     whole, rest = divmod(step.epochs * pairs, size)
-    picks = whole * half_up(step.fraction, size) + half_up(step.fraction, rest)
+    picks = whole * half_up(step.share, size) + half_up(step.share, rest)
     assert (len(stay) if found.times is None else found.times.sum()) == picks
     return why | dict.fromkeys(among - set(why) - stay, "others fit their batch better")
 

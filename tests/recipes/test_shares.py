@@ -48,7 +48,7 @@ def test_a_recipe_without_a_share_has_none() -> None:
         assert named({"name": "s", "select": [{"semdedup": settings}]}, 0.2) is None
     assert named({"name": "r", "select": [{"random_fraction": {"fraction": None, "n": 5}}]}, 0.2) is None
     # Only the last step decides how many pairs are kept.
-    for step in ({"semdedup": {"fraction": 0.5}}, {"cabs": {}}, {"cabs": {"fraction": 0.5}}):  # not of the pool
+    for step in ({"semdedup": {"fraction": 0.5}}, {"cabs": {}}, {"cabs": {"share": 0.5}}):  # not of the pool
         assert named({"name": "n", "select": [step]}, 0.2) is None
     first = [{"random_fraction": {"fraction": 0.5}}, {"at_least": {"score": "clip", "value": 0.2}}]
     assert named({"name": "first", "select": first}, 0.2) is None

@@ -71,3 +71,43 @@ def test_text_match_goes_with_thirty_percent_and_with_fifty(tmp_path: Path, name
     kept = tamis.select(run, recipe.load(name)).keep
     # Drawn around 0.3, no image spells five letters of its caption.
     np.testing.assert_array_equal(kept, columns["clip"] >= np.sort(columns["clip"])[-round(share * len(kept))])
+
+
+def test_semantic_balance_keeps_at_most_so_many_of_each_cluster(tmp_path: Path) -> None:
+    clusters = np.repeat(np.arange(5), [3, 35, 36, 200, 0 + 80]).astype(str)
+    run = write_run(tmp_path / "run", {"concepts": clusters.tolist(), "n_concepts": [1.0] * clusters.size})
+    kept = tamis.select(run, "semantic-balance", any_model=True).keep
+    assert [int(kept[clusters == str(number)].sum()) for number in range(5)] == [3, 35, 35, 35, 35]
+    assert np.flatnonzero(kept[clusters == "3"]).max() > 60  # not the first of them
+
+
+def test_cluster_epochs_give_a_cluster_of_n_images_a_share_that_grows_as_its_fifth_root(tmp_path: Path) -> None:
+    """As `resample_clusters` of MingliangLiang3/DynamiCS (5526482), by exact counts: n^0.2 of each, scaled."""
+    counts = np.array([40, 200, 1000, 3000])
+    clusters = np.repeat(np.arange(4), counts)
+    weights = (1 / counts)[clusters]
+    run = write_run(tmp_path / "run", {"concept_weight": (weights / weights.mean()).tolist()}, shards=3)
+    chosen = tamis.select(run, recipe.load("cluster-epochs", ["select.sample.limit=60"]), any_model=True)
+    shares = counts**0.2 / (counts**0.2).sum()
+    for epoch in np.split(chosen.in_order(), 6):
+        assert epoch.size == 2120
+        np.testing.assert_allclose(np.bincount(clusters[epoch]), 2120 * shares, atol=50)
+    once = tamis.select(run, recipe.load("cluster-epochs", ["select.sample.limit=1"]), any_model=True)
+    first = np.bincount(clusters[once.in_order()[:2120]])
+    assert first[:2].tolist() == [40, 200]  # all of the small clusters, where the released code stops at less than half
+
+
+def test_any_skill_keeps_the_best_by_any_of_three_scores(tmp_path: Path) -> None:
+    run, columns = drawn(tmp_path / "run", "clip tmars icc")
+    best = [values >= np.sort(values)[-800] for values in columns.values()]
+    np.testing.assert_array_equal(tamis.select(run, "any-skill", any_model=True).keep, np.logical_or.reduce(best))
+
+
+def test_concept_balance_repeats_images_of_rare_concepts(tmp_path: Path) -> None:
+    weights = np.repeat([0.25, 1.0, 4.0], [500, 400, 100])
+    run = write_run(tmp_path / "run", {"concept_weight": weights.tolist()})
+    times = tamis.select(run, "concept-balance", any_model=True).times
+    assert times is not None
+    assert int(times.sum()) == 1000
+    means = np.array([times[weights == weight].mean() for weight in (0.25, 1.0, 4.0)])
+    np.testing.assert_allclose(means / means[1], [0.25, 1.0, 4.0], atol=0.05)

@@ -284,7 +284,7 @@ def test_a_combination_of_subsets_has_no_order(run: Run) -> None:
 
 
 def test_later_steps_leave_the_order_of_the_rows_they_keep_unless_they_choose_how_often(run: Run) -> None:
-    cabs = {"cabs": {"concepts": "key", "super_batch": 4, "fraction": 1.0, "epochs": 2, "rule": "fm"}}
+    cabs = {"cabs": {"concepts": "key", "super_batch": 4, "share": 1.0, "epochs": 2, "rule": "fm"}}
     order = tamis.select(run, {"select": [cabs]}).in_order().tolist()
     assert len(order) == 14
     fewer = {"at_least": {"score": "x", "value": 0.3, "missing": "drop"}}

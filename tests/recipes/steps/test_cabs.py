@@ -79,7 +79,7 @@ def drawn(rows: int) -> list[Any]:
 @pytest.mark.parametrize("released", [False, True])
 def test_each_super_batch_keeps_its_share_in_the_order_of_the_picks(released: bool) -> None:
     names = drawn(230)
-    step = Cabs(super_batch=100, fraction=0.2, released=released, seed=5)
+    step = Cabs(super_batch=100, share=0.2, released=released, seed=5)
     orders = [step.order(table_of(names, block)) for block in (7, 100, 1 << 20)]
     assert [order.tolist() for order in orders] == [orders[0].tolist()] * 3
     table = table_of(names)
@@ -101,12 +101,12 @@ def test_each_super_batch_keeps_its_share_in_the_order_of_the_picks(released: bo
     found = step.select(table)
     assert np.flatnonzero(found.keep).tolist() == sorted(expected)
     assert found.times is None
-    assert found.facts == {"picks": 46, "batch": 20}
+    assert found.facts == {"picks": 46}
 
 
 def test_frequency_maximisation_keeps_pairs_with_most_concepts() -> None:
     names = ["a", "a\tb\tc", "", "a\ta\ta\ta", "b\tc", "a\tb\tc\td"]
-    order = Cabs(rule="fm", super_batch=6, fraction=0.5).order(table_of(names))
+    order = Cabs(rule="fm", super_batch=6, share=0.5).order(table_of(names))
     assert order.tolist() == [5, 1, 4]
     for wrong in ({"target": 3}, {"released": True}):
         with pytest.raises(ValueError, match="no targets"):
@@ -115,9 +115,9 @@ def test_frequency_maximisation_keeps_pairs_with_most_concepts() -> None:
 
 def test_epochs_compete_anew_and_pairs_are_kept_as_often_as_they_are_picked() -> None:
     table = table_of(drawn(200))
-    step = Cabs(super_batch=50, fraction=0.4, epochs=3)
+    step = Cabs(super_batch=50, share=0.4, epochs=3)
     order = step.order(table)
-    alone = [Cabs(super_batch=50, fraction=0.4, seed=seed).order(table) for seed in range(3)]
+    alone = [Cabs(super_batch=50, share=0.4, seed=seed).order(table) for seed in range(3)]
     assert order.tolist() == np.concatenate(alone).tolist()
     found = run_steps(table, [step])
     assert found.times is not None
@@ -129,18 +129,18 @@ def test_epochs_compete_anew_and_pairs_are_kept_as_often_as_they_are_picked() ->
 def test_only_candidates_compete_and_unknown_concepts_are_dropped_if_that_is_said() -> None:
     names = ["a", None, "b", "a"]
     with pytest.raises(RecipeError, match="1 of 4 rows have no value for 'concepts'"):
-        Cabs(fraction=1.0).select(table_of(names))
-    found = Cabs(fraction=1.0, missing="drop").select(table_of(names))
+        Cabs(share=1.0).select(table_of(names))
+    found = Cabs(share=1.0, missing="drop").select(table_of(names))
     assert (found.keep.tolist(), found.counts["missing"]) == ([True, False, True, True], 1)
     some = table_of(names).with_candidates(np.array([True, True, False, False]))
-    assert Cabs(fraction=1.0, missing="drop").select(some).keep.tolist() == [True, False, False, False]
+    assert Cabs(share=1.0, missing="drop").select(some).keep.tolist() == [True, False, False, False]
     none = table_of(names).with_candidates(np.zeros(4, bool))
     assert Cabs().select(none).keep.tolist() == [False] * 4
 
 
 def test_json_lists_of_pools_are_read_as_tabs_are() -> None:
     tabs, lists = ["dog\tcat", "", "cat", "[x]"], ['["dog", "cat", "dog"]', "[]", '["cat"]', "[x]"]
-    step = Cabs(super_batch=4, fraction=0.5, concepts="classes")
+    step = Cabs(super_batch=4, share=0.5, concepts="classes")
     assert (
         step.order(table_of(tabs[:3], column="classes")).tolist()
         == step.order(table_of(lists[:3], column="classes")).tolist()
@@ -154,11 +154,11 @@ def test_json_lists_of_pools_are_read_as_tabs_are() -> None:
 
 def test_what_is_left_of_an_epoch_is_the_first_of_the_next_and_no_super_batch_has_a_pair_twice() -> None:
     table = table_of(drawn(230))
-    order = Cabs(super_batch=100, fraction=1.0, epochs=3).order(table)
+    order = Cabs(super_batch=100, share=1.0, epochs=3).order(table)
     assert np.bincount(order, minlength=230).tolist() == [3] * 230
     batches = [order[start : start + 100] for start in range(0, 690, 100)]
     assert [np.unique(batch).size for batch in batches] == [100] * 6 + [90]
     last = np.argsort(scramble(*table.uids(np.arange(230)), 0), kind="stable")[200:]
     assert {*last.tolist()} <= {*batches[2].tolist()}
-    small = Cabs(fraction=0.5, epochs=3).order(table)  # a pool that is smaller than a super-batch
+    small = Cabs(share=0.5, epochs=3).order(table)  # a pool that is smaller than a super-batch
     assert [np.unique(small[start : start + 115]).size for start in (0, 115, 230)] == [115] * 3

@@ -97,7 +97,7 @@ STEPS: dict[str, st.SearchStrategy[Step]] = {
     "cabs": st.builds(
         partial(sel.Cabs, concepts="w"),
         super_batch=st.integers(1, 20),
-        fraction=fraction,
+        share=fraction,
         epochs=st.integers(1, 2),
         missing=missing,
     ),

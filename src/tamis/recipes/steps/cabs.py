@@ -41,8 +41,8 @@ class Cabs(ReadsColumns, Blockwise):
             many should, F how many pairs of the pool have it. "fm" (frequency maximisation, for retrieval): the pairs
             with most concepts.
         concepts: a column of concepts separated by tabs, from the derived signal `concepts`, or as JSON lists.
-        super_batch: pairs that compete.
-        fraction: the share of them to keep; the paper keeps 4,096 of 20,480. One step of training takes as many.
+        super_batch: pairs that compete; None: all pairs at once.
+        share: how much of them to keep; the paper keeps 4,096 of 20,480. One step of training takes as many.
         target: t; None: what a super-batch keeps, over the number of its concepts, at least 1.
         epochs: how often every pair competes, each time with others.
         released: as the released code decides: t is at most 10, a concept that has reached its t counts -0.5, one
@@ -59,8 +59,8 @@ class Cabs(ReadsColumns, Blockwise):
     words = ("concepts",)
     rule: Literal["dm", "fm"] = "dm"
     concepts: str = "concepts"
-    super_batch: int = 20_480
-    fraction: float = 0.2
+    super_batch: int | None = 20_480
+    share: float = 0.2
     target: int | None = None
     epochs: int = 1
     released: bool = False
@@ -69,17 +69,18 @@ class Cabs(ReadsColumns, Blockwise):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least_one(super_batch=self.super_batch, epochs=self.epochs, target=self.target or 1)
+        at_least_one(super_batch=self.super_batch or 1, epochs=self.epochs, target=self.target or 1)
         if self.epochs > np.iinfo(np.uint16).max:
             raise ValueError(f"epochs must be at most {np.iinfo(np.uint16).max:,}, got {self.epochs:,}")
-        check_fraction(self.fraction)
+        check_fraction(self.share, "share")
         if self.rule == "fm":
             check_effect(self, "target", "released", because="frequency maximisation has no targets")
 
     @property
     def described(self) -> str:
         often = f", {self.epochs} epochs" if self.epochs > 1 else ""
-        return f"CABS-{self.rule.upper()} by {self.concepts}: {self.fraction:g} of every {self.super_batch:,}{often}"
+        among = f"every {self.super_batch:,}" if self.super_batch else "all pairs"
+        return f"CABS-{self.rule.upper()} by {self.concepts}: {self.share:g} of {among}{often}"
 
     def fit(self, table: Table) -> Rule:
         self.check_columns(table)
@@ -99,7 +100,7 @@ class Cabs(ReadsColumns, Blockwise):
                 DropReason(text=f"no value for {self.concepts}"),
             ],
             lacking=self.concepts,
-            facts={"picks": int(order.size), "batch": round_half_up(self.fraction, self.super_batch)},
+            facts={"picks": int(order.size)},
             joined=lambda keep: joined,
         )
 
@@ -109,7 +110,7 @@ class Cabs(ReadsColumns, Blockwise):
         Raises RecipeError if the column is JSON that holds no list of texts.
         """
         rows, ends, ids, count = self._read(table)
-        size, picks = max(1, min(self.super_batch, rows.size)), [np.zeros(0, np.int64)]
+        size, picks = max(1, min(self.super_batch or rows.size, rows.size)), [np.zeros(0, np.int64)]
         frequency = np.bincount(ids, minlength=count)
         high, low = table.uids(rows)
         waiting = np.zeros(0, np.int64)  # of earlier epochs: too few for a super-batch, they are the first of the next
@@ -128,7 +129,7 @@ class Cabs(ReadsColumns, Blockwise):
 
     def _pick(self, ids: Rows, lengths: Rows, frequency: NDArray[np.int64]) -> Rows:
         """Returns which samples of a super-batch to keep: `lengths` of the concepts `ids` belong to each sample."""
-        count = round_half_up(self.fraction, lengths.size)
+        count = round_half_up(self.share, lengths.size)
         if self.rule == "fm":
             return np.argsort(-lengths, kind="stable")[:count]
         here, numbers = np.unique(ids, return_inverse=True)
