@@ -145,6 +145,28 @@ def test_exports_write_the_chosen_text_and_keep_the_alt_text(subset: Subset, tmp
         tamis.export(replace(subset, caption=None), "webdataset", tmp_path / "tars")
 
 
+def test_an_export_writes_several_captions_to_the_json_for_open_clip_to_draw_from(
+    subset: Subset, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    tamis.export(subset, "webdataset", tmp_path / "tars", json_captions=["generated_caption"])
+    assert "--json-text-key 'alt_text;generated_caption' --json-text-key-probs 1 1" in caplog.text
+    generated = subset.run.to_arrow(["generated_caption"])["generated_caption"].to_pylist()
+    with tarfile.open(tmp_path / "tars" / "00000.tar") as tar:
+        for row, text in enumerate(texts_of(subset)):
+            found = json.loads(tar.extractfile(f"{row}.json").read())  # type: ignore[union-attr]
+            alt_text = "" if row == 3 else pair(row)["txt"].decode()
+            assert found == json.loads(pair(row)["json"]) | {
+                "alt_text": alt_text,
+                "generated_caption": generated[row] or "",
+            }
+            assert tar.extractfile(f"{row}.txt").read().decode() == text  # type: ignore[union-attr]
+    with pytest.raises(RecipeError, match="the column 'clip' of .* holds no captions"):
+        tamis.export(subset, "webdataset", tmp_path / "none", json_captions=["clip"])
+    with pytest.raises(RunError, match="no column 'generated_captio'.*generated_caption"):
+        tamis.export(subset, "webdataset", tmp_path / "none", json_captions=["generated_captio"])
+
+
 def test_the_report_compares_the_diversity_of_both_texts(subset: Subset, tmp_path: Path) -> None:
     tamis.report(subset.run, subsets=[subset], out=tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text(encoding="utf-8")

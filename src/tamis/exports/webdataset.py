@@ -20,18 +20,28 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tamis.core.arrays import Rows
-from tamis.core.errors import SampleError, check_words, plural
+from tamis.core.errors import RecipeError, SampleError, check_words, plural
 from tamis.core.files.storage import write_json, writing
 from tamis.exports.shards import ShardsExport, ShardWriter, image_exts, with_fields
 from tamis.pools import Pool
 from tamis.pools.images import decode, upright_exif
 from tamis.pools.tar import walk
 from tamis.runs.stream import KeptSample
-from tamis.runs.subset import Subset
+from tamis.runs.subset import OtherCaptions, Subset, texts_of
 
 log = logging.getLogger(__name__)
 
 _NV_META = (".info.json", "split.yaml", "dataset.yaml")  # JSON is YAML
+
+#: The field of the json for the pool's caption.
+ALT_TEXT = "alt_text"
+
+#: open_clip's options at 89fb801 (2026-06-27); its release 3.3 has none of them and reads txt.
+JSON_TEXT = "open_clip draws a caption for each sample with --json-text-key '%s' --json-text-key-probs %s"
+IN_ORDER = (
+    "open_clip keeps the order without --dataset-resampled, if shard_size is the batch of one GPU and "
+    "OPENCLIP_WDS_SHARD_SHUFFLE_SIZE=1 OPENCLIP_WDS_SAMPLE_SHUFFLE_SIZE=1 are set"
+)
 
 #: The images that open_clip trains on; it skips samples without one, or without txt (`filter_no_caption_or_no_image`).
 OPEN_CLIP = frozenset(("jpg", "jpeg", "png", "webp"))
@@ -53,6 +63,9 @@ class WebDatasetExport(ShardsExport):
         images: "jpeg" re-encodes images that open_clip skips (GIF, BMP, ...) as JPEG of quality 95: upright, and of an
             animation the first frame. "stored" leaves them as they are.
         weights: writes a pair that is kept k times once, with `weight` k in its json; by default it is k samples.
+        json_captions: columns of the run with captions, such as generated_caption. The json has each under its name and
+            the pool's as alt_text, in place of fields of these names. open_clip draws one of them for each sample, see
+            `JSON_TEXT`; the log has its options.
         energon: also writes what Megatron Energon reads, as `energon prepare` does: an index next to each shard, and
             `.nv-meta` with the sizes, one split (train) and CaptioningSample. Keys then begin with the shard's
             number and "/", because Energon's keys must be unique over all shards.
@@ -62,6 +75,7 @@ class WebDatasetExport(ShardsExport):
     FILE_NAMES: ClassVar[str] = "{number:0{width}d}.tar"
     images: Literal["stored", "jpeg"] = "stored"
     weights: bool = False
+    json_captions: tuple[str, ...] = ()
     energon: bool = False
 
     def __post_init__(self) -> None:
@@ -69,7 +83,9 @@ class WebDatasetExport(ShardsExport):
         check_words(self)
 
     def identity(self, subset: Subset) -> dict[str, Any]:
-        chosen = {name: True for name in ("weights", "energon") if getattr(self, name)}
+        chosen: dict[str, Any] = {name: True for name in ("weights", "energon") if getattr(self, name)}
+        if self.json_captions:
+            chosen["json_captions"] = {name: subset.run.locate(name)[0] for name in self.json_captions}
         jpeg = {"images": self.images} if self.images != "stored" else {}
         return super().identity(subset) | chosen | jpeg
 
@@ -86,14 +102,33 @@ class WebDatasetExport(ShardsExport):
         pool = subset.run.pool
 
         weights = (subset.keep if subset.times is None else subset.times) if self.weights else None
+        texts = self._texts(subset)
 
         def write(path: Path, name: str, samples: Iterable[KeptSample]) -> None:
-            ready = (_with_caption(sample, pool) for sample in samples)
+            ready = (_with_texts(_with_caption(sample, pool), sample, texts) for sample in samples)
             ready = (_as_jpeg(sample, pool) for sample in ready) if self.images == "jpeg" else ready
             several = subset.times is not None and not self.weights
             _write_tar(path, ready, f"{Path(name).stem}/" if self.energon or several else "", weights)
 
         return write
+
+    def _texts(self, subset: Subset) -> dict[str, OtherCaptions]:
+        """Reads `json_captions` of the kept rows."""
+        table, rows = subset.run.table(), np.flatnonzero(subset.keep)
+        for name in self.json_captions:
+            if table.kind(name) != "word" or name == ALT_TEXT:
+                raise RecipeError(f"json_captions: the column {name!r} of {subset.run.path} holds no captions")
+        return {name: texts_of(subset.run, name, rows) for name in self.json_captions}
+
+    def write(self, subset: Subset, out: Path) -> int:
+        count = super().write(subset, out)
+        if self.json_captions:
+            log.info(
+                JSON_TEXT, ";".join([ALT_TEXT, *self.json_captions]), " ".join(["1"] * (1 + len(self.json_captions)))
+            )
+        if subset.order is not None:
+            log.info(IN_ORDER)
+        return count
 
     def finish(self, out: Path, sizes: Mapping[str, int], pool: Pool) -> None:
         shards = {name: _contents(out / name, pool) for name in sizes}
@@ -134,7 +169,7 @@ def _with_caption(sample: KeptSample, pool: Pool) -> KeptSample:
     files, caption = dict(sample.files or {}), (sample.caption or "").encode()
     if sample.alt_text is not None:
         name = source.removeprefix("json:")
-        facts = {"alt_text" if name != "alt_text" else "alt_text_of_pool": sample.alt_text}
+        facts = {ALT_TEXT if name != ALT_TEXT else "alt_text_of_pool": sample.alt_text}
         if name == source:
             files[source.lower()] = caption
         elif pool.spec.captions is None:
@@ -145,6 +180,15 @@ def _with_caption(sample: KeptSample, pool: Pool) -> KeptSample:
     elif len(files) > 1:  # a sample needs a file
         files.pop("txt", None)  # another text, or none: open_clip would train on it
     return replace(sample, files=files)
+
+
+def _with_texts(sample: KeptSample, stored: KeptSample, texts: Mapping[str, OtherCaptions]) -> KeptSample:
+    """Returns a sample with several captions in its json; `stored` is the sample of the pool."""
+    if not texts:
+        return sample
+    found = {name: column.of(stored.row) or "" for name, column in texts.items()}
+    alt_text = stored.caption if stored.alt_text is None else stored.alt_text
+    return replace(sample, files=with_fields(sample.files or {}, **{ALT_TEXT: alt_text or "", **found}))
 
 
 def _as_jpeg(sample: KeptSample, pool: Pool) -> KeptSample:

@@ -520,7 +520,7 @@ class OtherCaptions:
         """Returns the text of a row of the run; None if it carries its alt-text."""
         position = int(np.searchsorted(self.rows, row))
         here = position < self.rows.size and self.rows[position] == row
-        return str(self.texts[position]) if here else None
+        return self.texts[position].as_py() if here else None
 
     def instead(self, rows: Rows, captions: pa.Array) -> pa.Array:
         """Returns the captions of rows of the run, with other captions in the place of alt-texts."""
@@ -550,14 +550,19 @@ def other_captions(subset: Subset) -> OtherCaptions:
     name, run = subset.captions_from, subset.run
     if not name:
         raise RunError(f"{subset.name!r} says that rows carry other captions: set captions_from to their column")
-    table, rows, texts = run.table(), np.flatnonzero(subset.caption), [pa.array([], pa.large_string())]
+    found = texts_of(run, name, np.flatnonzero(subset.caption))
+    if lost := found.texts.null_count:
+        raise RunError(f"{lost:,} rows of {subset.name!r} have no text in {name!r} any more: select again")
+    return found
+
+
+def texts_of(run: Run, name: str, rows: Rows) -> OtherCaptions:
+    """Reads a column of texts for ascending rows of a run; null where a row has none."""
+    table, texts = run.table(), [pa.array([], pa.large_string())]
     for block, part in table.blocks_of(rows):
         values = table.read(block, [name])[name]
         texts.append(values.take(pa.array(rows[part] - table.starts[block])).cast(pa.large_string()))
-    found = pa.concat_arrays(texts)
-    if found.null_count:
-        raise RunError(f"{found.null_count:,} rows of {subset.name!r} have no text in {name!r} any more: select again")
-    return OtherCaptions(rows, found)
+    return OtherCaptions(rows, pa.concat_arrays(texts))
 
 
 def captions_of(run: Run, rows: Rows, others: OtherCaptions) -> Iterator[str]:
