@@ -161,9 +161,9 @@ def test_an_export_writes_several_captions_to_the_json_for_open_clip_to_draw_fro
                 "generated_caption": generated[row] or "",
             }
             assert tar.extractfile(f"{row}.txt").read().decode() == text  # type: ignore[union-attr]
-    with pytest.raises(RecipeError, match="the column 'clip' of .* holds no captions"):
+    with pytest.raises(RecipeError, match=r"the column 'clip' of .* holds no captions"):
         tamis.export(subset, "webdataset", tmp_path / "none", json_captions=["clip"])
-    with pytest.raises(RunError, match="no column 'generated_captio'.*generated_caption"):
+    with pytest.raises(RunError, match="unknown score column 'generated_captio'"):
         tamis.export(subset, "webdataset", tmp_path / "none", json_captions=["generated_captio"])
 
 
