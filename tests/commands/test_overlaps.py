@@ -1,6 +1,7 @@
 """`tamis overlap`: copies of another run's images, the pairs to judge, and the recall on one's own images."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -11,6 +12,7 @@ from PIL import Image
 
 import tamis
 from tamis.core.errors import RecipeError, RunError
+from tamis.core.ids import SUBSET_DTYPE
 from tamis.runs import Run
 from tamis_lab.pool import make_pool
 
@@ -95,3 +97,26 @@ def test_what_cannot_be_compared_is_said(runs: tuple[Run, Run], tmp_path: Path) 
         tamis.overlap(run, reference.path, embedding="image_embedding")
     (tmp_path / "list.txt").write_text(run["image_hash"][0].split()[0] + "\n")
     assert tamis.overlap(run, tmp_path / "list.txt", planted=0).found == 1
+
+
+def test_copies_are_found_by_embeddings_of_images_that_were_made_elsewhere(pool: Path, tmp_path: Path) -> None:
+    """As docs/recipes.md does it for SSCD: one side, and another model's embeddings in the same run."""
+    index = tamis.score(pool, run=tmp_path / "run", signals=["image_hash"], quiet=True)
+    high, low = index.table().uids(np.arange(len(index)))
+    vectors = np.random.default_rng(0).normal(size=(len(index), 32)).astype(np.float32)
+    for name, dims in (("sscd", 32), ("other", 8)):
+        (tmp_path / name).mkdir()
+        np.save(tmp_path / name / "uid.npy", np.rec.fromarrays([high, low], SUBSET_DTYPE))
+        np.save(tmp_path / name / "image.npy", vectors[:, :dims])
+    np.save(tmp_path / "tests.npy", vectors[[3, 9]] + 0.05)
+    made = [{"clip": {"embeddings_from": str(tmp_path / name), "label": name}} for name in ("other", "sscd")]
+    settings: dict[str, Any] = {"hashes": False, "cosine": 0.9}
+    one = tamis.score(pool, run=tmp_path / "one", signals=made[1:], keep=["embeddings"], quiet=True)
+    found = tamis.overlap(one, tmp_path / "tests.npy", embedding="image_embedding", **settings)
+    assert (found.copies, found.found) == (2, 2)
+    both = tamis.score(pool, run=tmp_path / "one", signals=made, keep=["embeddings"], quiet=True)
+    (folder,) = (name for name in one.embeddings if name.startswith("image"))
+    with pytest.raises(RunError, match=f"several 'image_embedding': write .*{folder}"):
+        tamis.overlap(both, tmp_path / "tests.npy", embedding="image_embedding", **settings)
+    step = {"not_in": {"reference": str(tmp_path / "tests.npy"), "embedding": folder, **settings}}
+    assert np.flatnonzero(~tamis.select(both, {"select": [step]}).keep).tolist() == [3, 9]
