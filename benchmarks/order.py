@@ -1,7 +1,7 @@
 """Order and repetition: what they do to models of the lab at equal samples seen, and what an order by CABS costs.
 
-`train` compares no filter (every epoch shuffled) with a soft cap, concept balance, CABS and clusters drawn anew for each
-epoch, by `tamis bench`. `time` chooses orders of drawn concepts, of more and more pairs.
+`train` compares no filter (every epoch shuffled) with a soft cap, concept balance, CABS, and clusters drawn anew for
+each epoch, by `tamis bench`. `time` chooses orders of drawn concepts, of more and more pairs.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import tamis
+from benchmarks.choose import numbers
 from benchmarks.measure import spend
 from tamis.cli.printing import print_table
 from tamis.recipes.steps import Cabs
@@ -30,8 +32,8 @@ from tamis_lab.world import OBJECTS
 PAIRS, CLUSTERS = 10_000, 60
 
 
-def scored(root: Path) -> tuple[Run, dict[str, Path]]:
-    """Draws the pool, scores it, and returns it with the files of concepts: names of objects, and centres of clusters."""
+def scored(root: Path) -> Run:
+    """Draws a pool and scores it: its concepts are names of objects, and centres of clusters."""
     make_pool(root / "pool", pairs=PAIRS, again=False)
     (root / "objects.txt").write_text("\n".join(OBJECTS))
     clip: dict[str, Any] = {"model": "lab/clip"}
@@ -39,42 +41,38 @@ def scored(root: Path) -> tuple[Run, dict[str, Path]]:
     pool = tamis.PoolSpec(path=str(root / "pool"), fields=("truth",))
     tamis.score(pool, run=root / "run", signals=[{"clip": clip}, {"zero_shot_class": names}], keep=["embeddings"])
     run = tamis.cluster(root / "run", clusters=CLUSTERS)
-    files = {"objects": ("zero_shot_class", "class_vectors.npy"), "clusters": ("cluster", "centroids.npy")}
-    return run, {name: run.scores[label].folder / file for name, (label, file) in files.items()}
+    objects = str(run.scores["zero_shot_class"].folder / "class_vectors.npy")
+    centres = str(run.scores["cluster"].folder / "centroids.npy")
+    signals: list[Any] = [
+        {"concept_weight": {"concepts": objects, "k": 5, "label": "rarity"}},
+        {"concept_weight": {"concepts": centres, "k": 1, "label": "cluster_rarity"}},
+        {"concepts": {"concepts": objects, "k": 5, "at_least": 0.25}},
+    ]
+    return tamis.derive(run, signals)
 
 
-def arms(files: dict[str, Path], samples: int, batch: int) -> list[dict[str, Any]]:
+def arms(samples: int, batch: int) -> list[dict[str, Any]]:
     """Returns recipes whose order, if they have one, is as long as the training."""
-    objects, clusters = str(files["objects"]), str(files["clusters"])
-    concepts = {"concepts": {"concepts": objects, "k": 5, "at_least": 0.25}}
     epochs = math.ceil(5 * samples / PAIRS) + 2  # a fifth of the pairs that can be read is picked in each
     cabs = {"super_batch": 5 * batch, "share": 0.2, "epochs": epochs, "missing": "drop"}
-    draw = {"cap": "hard", "std": None, "missing": "drop"}
-    half = {**draw, "score": "0.8*log(concept_weight)", "fraction": 0.5, "epochs": math.ceil(2 * samples / PAIRS) + 1}
-    steps: dict[str, tuple[list[Any], dict[str, Any]]] = {
-        "soft-cap": ([], {"sample": {"score": "clip", "fraction": 1.0, "missing": "drop"}}),
-        "concept-balance": (
-            [{"concept_weight": {"concepts": objects, "k": 5}}],
-            {"sample": {**draw, "score": "log(concept_weight)", "fraction": 1.0}},
-        ),
-        "cluster-epochs": ([{"concept_weight": {"concepts": clusters, "k": 1}}], {"sample": half}),
-        "cabs-dm": ([concepts], {"cabs": {**cabs, "rule": "dm"}}),
-        "cabs-fm": ([concepts], {"cabs": {**cabs, "rule": "fm"}}),
+    rare = {"cap": "hard", "std": None, "missing": "drop"}
+    half = {"fraction": 0.5, "epochs": math.ceil(2 * samples / PAIRS) + 1}
+    steps = {
+        "soft-cap": {"sample": {"score": "clip.clip", "fraction": 1.0, "missing": "drop"}},
+        "concept-balance": {"sample": {**rare, "score": "log(rarity.concept_weight)", "fraction": 1.0}},
+        "cluster-epochs": {"sample": {**rare, **half, "score": "0.8*log(cluster_rarity.concept_weight)"}},
+        "cabs-dm": {"cabs": {**cabs, "rule": "dm"}},
+        "cabs-fm": {"cabs": {**cabs, "rule": "fm"}},
     }
     readable = {"equals": {"score": "status", "value": ["ok", "json_broken", "duplicate_key"]}}
-    return [
-        {"name": name, "signals": [{"clip": {"model": "lab/clip"}}, *signals], "keep": ["embeddings"]}
-        | {"select": [readable, step]}
-        for name, (signals, step) in steps.items()
-    ]
+    return [{"name": name, "select": [readable, step]} for name, step in steps.items()]
 
 
 def train(root: Path, samples: int, seeds: int, workers: int) -> None:
-    run, files = scored(root)
+    run, training = scored(root), at_scale("lab", samples=samples)
     tasks = make_tasks(root / "tasks", size=240, again=False)
-    training = at_scale("lab", samples=samples)
     found = tamis.bench(
-        run, ["no-filter", *arms(files, samples, training.batch)],
+        run, ["no-filter", *arms(samples, training.batch)],
         tasks=tasks, out=root / "bench", training=training, seeds=seeds, workers=workers,
     )  # fmt: skip
     print_table(found.rows_of_table())
@@ -88,8 +86,7 @@ def drawn_concepts(pairs: int, each: float = 3.0, concepts: int = 12_253) -> pa.
     ends = np.concatenate([[0], np.cumsum(rng.poisson(each, pairs))])
     drawn = np.searchsorted(np.cumsum(share / share.sum()), rng.random(ends[-1]))
     names = pa.array([f"concept {number}" for number in range(concepts)]).take(pa.array(drawn))
-    lists = pa.ListArray.from_arrays(pa.array(ends.astype(np.int32)), names)
-    return pc.binary_join(lists, "\t")
+    return pc.binary_join(pa.ListArray.from_arrays(pa.array(ends.astype(np.int32)), names), "\t")
 
 
 def time(sizes: Sequence[int]) -> None:
@@ -97,7 +94,7 @@ def time(sizes: Sequence[int]) -> None:
     for pairs in sizes:
         table = MemoryTable({"concepts": drawn_concepts(pairs)})
         for rule in ("fm", "dm"):
-            took = spend(lambda step=Cabs(rule=rule), table=table: step.order(table))  # type: ignore[arg-type, misc]
+            took = spend(partial(Cabs(rule=rule).order, table))
             rows.append({
                 "pairs": f"{pairs:,}", "rule": rule, "s": f"{took.seconds:.1f}",
                 "µs per pair": f"{1e6 * took.cpu_seconds / pairs:.1f}", "peak GiB": f"{took.peak_bytes / 2**30:.2f}",
@@ -112,9 +109,7 @@ if __name__ == "__main__":
     parser.add_argument("--samples", type=int, default=24_576)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument(
-        "--sizes", type=lambda text: [int(one) for one in text.split(",")], default=[100_000, 1_000_000]
-    )
+    parser.add_argument("--sizes", type=numbers, default=[100_000, 1_000_000])
     given = parser.parse_args()
     if given.part == "train":
         train(given.out, given.samples, given.seeds, given.workers)
