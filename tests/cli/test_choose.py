@@ -172,7 +172,7 @@ def test_a_curve_brackets_the_share(
     assert curve["bracket"] == [curve["shares"][6], 0.8]
     assert curve["point"] == 0.8
     assert "long-50: any share in [0.656, 0.8] fits; 0.8 by a parabola, no interval" in done.out
-    assert "the highest share that was tried is in it: the best may lie beyond" in done.out
+    assert "the highest share tried may be the best: a higher one may be better" in done.out
     assert (made / "run" / "shares.json").read_text() == (tmp_path / "choice" / "shares.json").read_text()
     assert json.loads(tamis.ok(*words, "--json").out)["curves"] == facts["curves"]
     assert list(drawn.values()) == [3] * 8  # nothing is trained twice
@@ -249,6 +249,7 @@ def test_what_cannot_be_raced_is_refused_before_any_work(
         (["--only", "fuond"], "did you mean 'found'"),
         (["--captioner", "lab"], "leave them out with --captioner"),
         (["--curve", "--budget", "4h"], "leave them out with --curve"),
+        (["--shares", ".5,.50000001"], "the same in six digits"),
         (["--curve", "--shares", ".5"], "a lowest and a highest share"),
         (["--curve", "--shares", ".5,2"], "a lowest and a highest share"),
         (["--curve", "--shares", ".5,.501"], "with room for 8, got 0.5 and 0.501"),

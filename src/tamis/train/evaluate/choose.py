@@ -279,6 +279,8 @@ def choose(
         raise ValueError(f"a race needs at least 2 rounds and a budget above 0 hours, got {rounds} and {budget}")
     if wrong := [share for share in shares if not 0 < share <= 1]:
         raise ValueError(f"a share of the pool is above 0 and at most 1, got {wrong[0]:g}")
+    if len({f"{share:g}" for share in shares}) < len({*shares}):
+        raise ValueError(f"two shares of {[*shares]} are the same in six digits")
     training = training or at_scale("lab", samples=SAMPLES)
     folder = Path(out).expanduser()
     plain = [name for name in (BASELINE, RANDOM) if name not in recipes]

@@ -56,8 +56,9 @@ class Curve:
         """The answer in sentences."""
         low, high = self.bracket
         ends = [
-            f"the {end} share that was tried is in it: the best may lie beyond" for end, lies in
-            (("lowest", not self.left[0]), ("highest", not self.left[-1] and self.shares[-1] < 1)) if lies
+            f"the {end} share tried may be the best: a {beyond} one may be better" for end, beyond, lies in
+            (("lowest", "lower", not self.left[0]), ("highest", "higher", not self.left[-1] and self.shares[-1] < 1))
+            if lies
         ]  # fmt: skip
         return [
             f"{self.recipe}: any share in [{low:.3g}, {high:.3g}] fits; {self.point:.3g} by a parabola, no interval",
