@@ -199,6 +199,7 @@ def export(
         raise StopError(f"no format has the ending {out.suffix!r}: name one with --to, such as --to npy")
     format_settings = options.parse_assignments(settings) | ({"croissant": True} if croissant else {})
     options.in_a_folder(out)
+    follow_the_work()
     chosen = Subset.load(subset, open_run(run, partial=partial))
     if sentence := partly(chosen):
         say(sentence)

@@ -39,8 +39,8 @@ ALT_TEXT = "alt_text"
 #: open_clip's options at 89fb801 (2026-06-27); its release 3.3 has none of them and reads txt.
 JSON_TEXT = "open_clip draws a caption for each sample with --json-text-key '%s' --json-text-key-probs %s"
 IN_ORDER = (
-    "open_clip keeps the order without --dataset-resampled, if shard_size is the batch of one GPU and "
-    "OPENCLIP_WDS_SHARD_SHUFFLE_SIZE=1 OPENCLIP_WDS_SAMPLE_SHUFFLE_SIZE=1 are set"
+    "open_clip keeps the order if shard_size is the batch of one GPU, without --dataset-resampled, and with "
+    "OPENCLIP_WDS_SHARD_SHUFFLE_SIZE=1 OPENCLIP_WDS_SAMPLE_SHUFFLE_SIZE=1 in its environment"
 )
 
 #: The images that open_clip trains on; it skips samples without one, or without txt (`filter_no_caption_or_no_image`).
