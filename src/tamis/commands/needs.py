@@ -102,6 +102,7 @@ _WORK: dict[str, Callable[[Any, int, int], _Work]] = {
     "norm_sim_d": lambda step, rows, width: _Work(1, 3, (), rows * (2 * width + 26), 2 * rows * width**2, 8),
     "not_in": lambda step, rows, width: _Work(1, 1, (1,), 0, 0, 12),
     "distinct": lambda step, rows, width: _Work(3, 0, (1024,), 2**28 + 350 * rows, 0, 50),
+    "cabs": lambda step, rows, width: _Work(1, 0, (), 200 * rows, 0, 7 + 16 * step.epochs),
     "balance": lambda step, rows, width: _Work(3, 0, (2,), 2**28, 0, 3.6),
     "sample": lambda step, rows, width: _Work(4, 0, (8, 26), 2 * rows, 0, 1.0),
     "choose_caption": lambda step, rows, width: _Work(3, 0, (2,), rows, 0, 0.3),
