@@ -147,6 +147,7 @@ SELECTOR_EXAMPLES: dict[str, list[Step]] = {
     "random_fraction": [sel.RandomFraction(fraction=0.3, seed=8)],
     "sample": [
         sel.Sample(score="a", n=40, missing="drop"),
+        sel.Sample(score="a", n=30, epochs=2, missing="drop"),
         sel.Sample(score="a + b", fraction=1.3, of="pool", cap="hard", limit=7, std=None, missing="drop"),
     ],
     "choose_caption": [

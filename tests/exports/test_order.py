@@ -74,3 +74,13 @@ def test_another_order_of_the_same_pairs_is_another_export(run: Run, tmp_path: P
     tamis.export(ordered(run, ORDERS[0]), "webdataset", tmp_path / "tars")
     with pytest.raises(RunError, match="holds another export"):
         tamis.export(ordered(run, ORDERS[0][::-1]), "webdataset", tmp_path / "tars")
+
+
+def test_an_export_is_the_same_before_and_after_its_subset_is_saved(run: Run, tmp_path: Path) -> None:
+    """The file does not store that every row is kept once, which `times` may say."""
+    keep = np.isin(np.arange(len(run)), ORDERS[0])
+    made = Subset(run=run, keep=keep, times=keep.astype(np.uint16), order=np.array(ORDERS[0]))
+    made.save(tmp_path / "mine.parquet")
+    for name, subset in (("made", made), ("saved", Subset.load(tmp_path / "mine.parquet", run))):
+        tamis.export(subset, "webdataset", tmp_path / name)
+    assert (tmp_path / "made" / "00000.tar").read_bytes() == (tmp_path / "saved" / "00000.tar").read_bytes()

@@ -286,6 +286,8 @@ FAULTY_STEPS: list[tuple[Callable[[], Any], str]] = [
     (lambda: selects(lambda s, t, f: s.judged(t, lambda a: a > vars(s).get("more", 0)), **FORGETFUL), "pickling"),
     (lambda: selects(lambda s, t, f: replace(f, facts={"rows": f.keep})), "JSON"),
     (lambda: selects(lambda s, t, f: replace(f, cut="high")), "JSON"),  # type: ignore[arg-type]
+    (lambda: selects(lambda s, t, f: replace(f, order=np.flatnonzero(f.keep)[1:])), "order must be int64"),
+    (lambda: selects(lambda s, t, f: replace(f, order=np.flatnonzero(f.keep))), "order changes in another order"),
     (lambda: loose(Above), "frozen=True"),
 ]
 

@@ -48,6 +48,7 @@ def test_a_number_of_pairs_in_the_name_replaces_the_last_share(tmp_path: Path) -
     assert not (few.keep & ~tamis.select(run, passed).keep).any()
     assert tamis.select(run, "tmars-datacomp-9M", any_model=True).kept == tamis.select(run, passed).kept
     assert recipe.load("pac-500k").about == "As pac, but 500,000 pairs."
+    assert recipe.load("cluster-epochs-10k").about == "As cluster-epochs, but 10,000 pairs in each epoch."
     assert recipe.load("complexity_action-100k").about.endswith("100,000 pairs, drawn at random from what it keeps.")
 
 

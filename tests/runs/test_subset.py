@@ -277,6 +277,38 @@ def test_an_order_has_every_kept_row_as_often_as_it_is_kept(run: Run) -> None:
             Subset(run=run, keep=np.arange(7) < 3, order=np.array(order))
 
 
+def test_an_order_may_be_any_list_of_row_numbers(run: Run, tmp_path: Path) -> None:
+    orders: list[Any] = [[2, 0, 1], (2, 0, 1), np.array([2, 0, 1], np.uint8), pa.array([2, 0, 1])]
+    for number, order in enumerate(orders):
+        subset = Subset(run=run, keep=np.arange(7) < 3, order=order)
+        again = saved(subset, tmp_path / f"{number}.parquet")
+        assert subset.in_order().dtype == np.int64
+        assert again.in_order().tolist() == subset.in_order().tolist() == [2, 0, 1]
+    assert Subset(run=run, keep=np.zeros(7, bool), order=[]).in_order().dtype == np.int64  # type: ignore[arg-type]
+    for wrong in (np.array([2.0, 0.0, 1.0]), np.array([True, False]), np.array([[2, 0, 1]])):
+        with pytest.raises(ValueError, match="order must be a list of row numbers"):
+            Subset(run=run, keep=np.arange(7) < wrong.size, order=wrong)
+
+
+@pytest.mark.parametrize("kind", [pa.uint64(), pa.float64(), pa.string(), pa.int8()], ids=str)
+def test_another_program_may_store_an_order_as_other_types(run: Run, tmp_path: Path, kind: pa.DataType) -> None:
+    ordered(run, [5, 0, 5, 2]).save(tmp_path / "mine.parquet")
+    table = pq.read_table(tmp_path / "mine.parquet")
+    columns = {"shard": table["shard"].cast(pa.large_string()), "row": table["row"].cast(kind)}
+    columns["times"] = pa.chunked_array([[7] * 4])  # an order has no such column
+    pq.write_table(pa.table(columns).replace_schema_metadata(table.schema.metadata), tmp_path / "other.parquet")
+    again = Subset.load(tmp_path / "other.parquet", run)
+    assert (again.in_order().tolist(), again.rows().tolist()) == ([5, 0, 5, 2], [0, 2, 5, 5])
+
+
+def test_an_order_that_lists_a_row_more_often_than_can_be_counted_is_an_error(run: Run, tmp_path: Path) -> None:
+    ordered(run, [5]).save(tmp_path / "mine.parquet")
+    table = pq.read_table(tmp_path / "mine.parquet")
+    pq.write_table(pa.concat_tables([table] * (1 << 16)), tmp_path / "many.parquet")
+    with pytest.raises(RunError, match=r"lists a row of the shard '\d+' 65,536 times"):
+        Subset.load(tmp_path / "many.parquet", run)
+
+
 def test_a_combination_of_subsets_has_no_order(run: Run) -> None:
     one, other = ordered(run, [5, 0, 5, 2]), ordered(run, [2, 5])
     for both in (one & other, one | other, one - other, tamis.select(run, RECIPE) | one):

@@ -107,7 +107,7 @@ class WebDatasetExport(ShardsExport):
         def write(path: Path, name: str, samples: Iterable[KeptSample]) -> None:
             ready = (_with_texts(_with_caption(sample, pool), sample, texts) for sample in samples)
             ready = (_as_jpeg(sample, pool) for sample in ready) if self.images == "jpeg" else ready
-            several = subset.times is not None and not self.weights
+            several = len(subset) > subset.kept and not self.weights
             _write_tar(path, ready, f"{Path(name).stem}/" if self.energon or several else "", weights)
 
         return write

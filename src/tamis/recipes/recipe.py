@@ -215,6 +215,7 @@ def _with_count(data: Mapping[str, Any], name: str, base: str, count: int) -> di
     if isinstance(settings, dict) and "fraction" in settings:
         rest = {key: value for key, value in settings.items() if key not in ("fraction", "of")}
         steps[-1] = {"top_n" if step == "top_fraction" else step: {**rest, "n": count}}
+        about += " in each epoch" * ("epochs" in rest)
     else:
         steps.append({"random_fraction": {"n": count}})
         about += ", drawn at random from what it keeps"

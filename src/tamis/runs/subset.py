@@ -110,8 +110,10 @@ class Subset:
             raise ValueError("times must be above 0 where keep is True, and 0 elsewhere")
         if caption is not None and not self._is_kept(caption, every=False):
             raise ValueError("caption must have a number per row of the run, 0 where keep is False")
-        if self.order is not None and not np.array_equal(np.sort(self.order), self.rows()):
-            raise ValueError("order must have every kept row as often as it is kept")
+        if self.order is not None:
+            object.__setattr__(self, "order", _as_rows(self.order))
+            if not np.array_equal(np.sort(self.order), self.rows()):
+                raise ValueError("order must have every kept row as often as it is kept")
         if not self.verdict.agrees(self.keep):
             raise ValueError("keep and verdict drop different rows: pass their verdict, or Verdict(problem='why none')")
 
@@ -384,6 +386,14 @@ def _open(end: float | None) -> float | None:
     return end if end is None or math.isfinite(end) else None
 
 
+def _as_rows(order: Any) -> Rows:
+    """Returns row numbers as an array: (n,) int64."""
+    rows = np.asarray(order)
+    if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
+        raise ValueError(f"order must be a list of row numbers, got {rows.dtype} of shape {rows.shape}")
+    return rows.astype(np.int64, copy=False)
+
+
 def _as_strings(names: Sequence[str]) -> pa.Array:
     """Returns texts as an Arrow array: see `as_arrow`."""
     data = [name.encode() for name in names]
@@ -435,20 +445,26 @@ class SubsetFile:
         except (DamageError, ValueError, RecursionError) as error:
             raise _not_a_subset(path, getattr(error, "what", "") or str(error)[:300]) from error
         self.ordered = bool(self.facts.get("ordered"))
-        self.per_row = tuple(name for name in PER_ROW if name in self._table.column_names)
+        optional = [name for name in PER_ROW if name != "times" or not self.ordered]
+        self.per_row = tuple(name for name in optional if name in self._table.column_names)
+
+    @functools.cached_property
+    def _listed(self) -> pa.Table:
+        """The listed rows; another program may have stored them as other types."""
+        names = ["shard", "row", *self.per_row]
+        schema = pa.schema([pa.field(name, _KINDS[name], nullable=False) for name in names])
+        try:
+            return self._table.select(names).cast(schema)
+        except (KeyError, ValueError) as error:  # Arrow's errors are ValueErrors
+            raise _not_a_subset(self.path, f"its columns are not the rows of a subset ({error})") from error
 
     def rows(self) -> Iterator[tuple[str, Rows, dict[str, NDArray[Any]]]]:
         """Yields (shard, kept rows, {optional column: a number per kept row}).
 
         Raises:
-            RunError: a row does not exist, or is listed twice.
+            RunError: a row does not exist, or is listed twice, in order more than 65,535 times.
         """
-        names = ["shard", "row", *self.per_row]
-        schema = pa.schema([pa.field(name, _KINDS[name], nullable=False) for name in names])
-        try:
-            table = self._table.select(names).cast(schema)
-        except (KeyError, ValueError) as error:  # Arrow's errors are ValueErrors
-            raise _not_a_subset(self.path, f"its columns are not the rows of a subset ({error})") from error
+        table = self._listed
         shards = table.column("shard").combine_chunks().dictionary_encode()
         codes, rows = shards.indices.to_numpy(), table.column("row").to_numpy()
         columns = {name: table.column(name).to_numpy() for name in self.per_row}
@@ -457,7 +473,10 @@ class SubsetFile:
         for number, shard in enumerate(shards.dictionary.to_pylist()):
             here = order[ends[number] : ends[number + 1]]
             if self.ordered:
-                here = here[np.unique(rows[here], return_index=True)[1]]
+                _, firsts, counts = np.unique(rows[here], return_index=True, return_counts=True)
+                if (most := counts.max(initial=0)) > np.iinfo(PER_ROW["times"]).max:
+                    raise _not_a_subset(self.path, f"it lists a row of the shard {shard!r} {most:,} times")
+                here = here[firsts]
             size, some = self.facts["shards"].get(shard, (0,))[0], rows[here]
             more = {name: values[here] for name, values in columns.items()}
             wrong = some.min() < 0 or some.max() >= size or np.unique(some).size < some.size
@@ -468,9 +487,9 @@ class SubsetFile:
 
     def order(self, ranges: Mapping[str, slice]) -> Rows:
         """Returns the numbers of the listed rows in the run, in the order of the file; `rows` checks them."""
-        shards = self._table.column("shard").cast(pa.string()).combine_chunks().dictionary_encode()
+        shards = self._listed.column("shard").combine_chunks().dictionary_encode()
         begins = np.array([ranges[shard].start for shard in shards.dictionary.to_pylist()], np.int64)
-        found: Rows = begins[shards.indices.to_numpy()] + self._table.column("row").to_numpy()
+        found: Rows = begins[shards.indices.to_numpy()] + self._listed.column("row").to_numpy()
         return found
 
     def verdict(self, ranges: Mapping[str, slice], rows: int) -> Verdict:

@@ -232,6 +232,8 @@ def check_selector(step: Step, *, columns: Mapping[str, Kind | Sequence[Any] | N
         for name in PER_ROW:
             one, other = getattr(found, name), getattr(again, name)
             assert one is None or np.array_equal(one[places], other), f"{title}: {name} changes {how}"
+        same = found.order is None or np.array_equal(found.order, places[again.order])
+        assert same, f"{title}: order changes {how}"
     for empty in (_table(values, straight[:0]), _table(values).with_candidates(np.zeros(rows, bool))):
         _check_selection(step.select(empty), empty, title)
     if hasattr(step, "missing"):
@@ -298,6 +300,10 @@ def _check_selection(found: Selection, table: Table, title: str) -> None:
         right = values is None or (values.dtype == kind and values.shape == keep.shape and not values[~keep].any())
         right = right and (name != "times" or values is None or values[keep].all())
         assert right, f"{title}: {name} must be (rows,) {kind.__name__}, 0 for dropped rows; times above 0 for others"
+    if found.order is not None:
+        rows = np.repeat(np.arange(keep.size), keep if found.times is None else found.times)
+        right = found.order.dtype == np.int64 and np.array_equal(np.sort(found.order), rows)
+        assert right, f"{title}: order must be int64, and have every kept row as often as it is kept"
     codes = found.dropped_by
     fell = np.array_equal(codes > 0, candidates & ~keep) and codes.max(initial=0) <= len(found.reasons)
     assert fell, f"{title}: dropped_by must have the code of a reason for exactly the rows that are dropped"

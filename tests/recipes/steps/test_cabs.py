@@ -150,6 +150,14 @@ def test_json_lists_of_pools_are_read_as_tabs_are() -> None:
             step.select(table_of([wrong], column="classes"))
     with pytest.raises(RecipeError, match="a JSON list of texts"):
         step.select(table_of(lists, column="classes"))
+    halves = ['["\\ud83d"]', '["\\ud83d", "\\udc15"]']  # of a pair of surrogates, which UTF-8 cannot encode
+    assert Cabs(rule="fm", share=0.5).order(table_of(halves)).tolist() == [1]
+
+
+def test_settings_below_one_are_errors() -> None:
+    for setting in ("super_batch", "target", "epochs"):
+        with pytest.raises(ValueError, match=f"{setting} must be at least 1, got 0"):
+            Cabs(**{setting: 0})
 
 
 def test_what_is_left_of_an_epoch_is_the_first_of_the_next_and_no_super_batch_has_a_pair_twice() -> None:

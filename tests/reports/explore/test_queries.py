@@ -54,6 +54,15 @@ def explorer(run_folder: Path) -> Explorer:
     return Explorer(held, (), lambda run, recipe: tamis.select(run, recipe))
 
 
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_the_page_applies_recipes_that_choose_an_order(explorer: Explorer, epochs: int) -> None:
+    step = {"cabs": {"concepts": "key", "super_batch": 4, "share": 0.5, "epochs": epochs}}
+    recipe = {"name": "ordered", "select": [step]}
+    chosen, expected = explorer.choose(recipe), tamis.select(explorer.run.path, recipe)
+    assert chosen.in_order().tolist() == expected.in_order().tolist()
+    assert explorer.view(View(show="kept", sort="row"), recipe)[1] == expected.kept
+
+
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe["name"])
 def test_the_page_keeps_the_pairs_that_the_command_keeps(
     explorer: Explorer, recipe: dict[str, Any], tmp_path: Path

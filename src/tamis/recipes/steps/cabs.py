@@ -69,7 +69,8 @@ class Cabs(ReadsColumns, Blockwise):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least_one(super_batch=self.super_batch or 1, epochs=self.epochs, target=self.target or 1)
+        optional = {name: value for name in ("super_batch", "target") if (value := getattr(self, name)) is not None}
+        at_least_one(epochs=self.epochs, **optional)
         if self.epochs > np.iinfo(np.uint16).max:
             raise ValueError(f"epochs must be at most {np.iinfo(np.uint16).max:,}, got {self.epochs:,}")
         check_fraction(self.share, "share")
@@ -231,5 +232,6 @@ def _list_in(text: str, column: str) -> list[str]:
     """Returns the texts of a JSON list, tabs in them replaced."""
     with suppress(ValueError, RecursionError):
         if isinstance(found := json.loads(text), list) and all(isinstance(name, str) for name in found):
-            return [name.replace("\t", " ") for name in found]
+            escaped = (name.encode("utf-8", "backslashreplace").decode() for name in found)  # no lone surrogates
+            return [name.replace("\t", " ") for name in escaped]
     raise RecipeError(f"cabs: {column} holds {brief(text)}, expected texts between tabs, or a JSON list of texts")

@@ -543,7 +543,9 @@ class Explorer:
 def _fold(subset: Subset) -> tuple[Subset, Verdict | None]:
     """Returns a subset without its mask and its verdict, which has the mask; or the subset, if it needs more."""
     release()
-    if subset.verdict.dropped_by is None or subset.times is not None or subset.caption is not None:
+    if subset.verdict.dropped_by is None or any(
+        values is not None for values in (subset.times, subset.caption, subset.order)
+    ):
         return subset, None
     return replace(subset, keep=np.zeros(0, bool), verdict=Verdict()), subset.verdict
 
