@@ -107,6 +107,11 @@ def scramble(high: U64, low: U64, seed: int = 0) -> U64:
         return _mix(_mix(np.asarray(high, np.uint64) ^ salt) + np.asarray(low, np.uint64))
 
 
+def seed_of_epoch(seed: int, epoch: int) -> int:
+    """Returns a seed for each epoch: that of epoch 0 is `seed`; below 2^32 no two seeds share that of an epoch."""
+    return seed + (epoch << 32)
+
+
 def uniforms(high: U64, low: U64, *, seed: int, counters: Sequence[NDArray[np.integer[Any]]]) -> NDArray[np.float64]:
     """Returns pseudo-random numbers that depend only on (uid, seed, counters).
 

@@ -123,9 +123,8 @@ class WebDatasetExport(ShardsExport):
     def write(self, subset: Subset, out: Path) -> int:
         count = super().write(subset, out)
         if self.json_captions:
-            log.info(
-                JSON_TEXT, ";".join([ALT_TEXT, *self.json_captions]), " ".join(["1"] * (1 + len(self.json_captions)))
-            )
+            names = [ALT_TEXT, *dict.fromkeys(self.json_captions)]
+            log.info(JSON_TEXT, ";".join(names), " ".join("1" for _ in names))
         if subset.order is not None:
             log.info(IN_ORDER)
         return count

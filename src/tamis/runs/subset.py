@@ -474,7 +474,7 @@ class SubsetFile:
             here = order[ends[number] : ends[number + 1]]
             if self.ordered:
                 _, firsts, counts = np.unique(rows[here], return_index=True, return_counts=True)
-                if (most := counts.max(initial=0)) > np.iinfo(PER_ROW["times"]).max:
+                if (most := counts.max(initial=0)) > np.iinfo(np.uint16).max:
                     raise _not_a_subset(self.path, f"it lists a row of the shard {shard!r} {most:,} times")
                 here = here[firsts]
             size, some = self.facts["shards"].get(shard, (0,))[0], rows[here]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tamis.core.errors import RecipeError
+from tamis.core.ids import seed_of_epoch
 from tamis.recipes.steps import AllOf, AnyOf, AtLeast, NoneOf, Sample, Selection, run_steps
 from tamis.recipes.steps.outcome import verdict
 from tamis.runs.table import MemoryTable, Table
@@ -156,7 +157,7 @@ def test_epochs_are_drawn_anew_with_exact_counts_and_one_after_the_other() -> No
     table = MemoryTable({"x": scores})
     step = Sample(score="x", n=120, epochs=4, seed=7)
     found = run_steps(table, [step])
-    alone = [run_steps(table, [replace(step, epochs=1, seed=7 + epoch)]).times for epoch in range(4)]
+    alone = [run_steps(table, [replace(step, epochs=1, seed=seed_of_epoch(7, epoch))]).times for epoch in range(4)]
     assert found.times.tolist() == np.sum(alone, axis=0).tolist()
     assert found.funnel[0]["times"] == found.order.size == 480
     epochs = np.split(found.order, 4)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tamis.core.arrays import Mask, Rows
 from tamis.core.errors import RecipeError, at_least_one, brief, check_effect, check_fraction
-from tamis.core.ids import scramble
+from tamis.core.ids import scramble, seed_of_epoch
 from tamis.core.math.order import round_half_up
 from tamis.recipes.steps.outcome import Blockwise, IfMissing, ReadsColumns, Rule
 from tamis.runs.reasons import Codes, DropReason
@@ -116,7 +116,7 @@ class Cabs(ReadsColumns, Blockwise):
         high, low = table.uids(rows)
         waiting = np.zeros(0, np.int64)  # of earlier epochs: too few for a super-batch, they are the first of the next
         for epoch in range(self.epochs):
-            shuffled = np.argsort(scramble(high, low, self.seed + epoch), kind="stable")
+            shuffled = np.argsort(scramble(high, low, seed_of_epoch(self.seed, epoch)), kind="stable")
             first = shuffled[~np.isin(shuffled, waiting)][: size - waiting.size]  # no pair twice in a super-batch
             waiting = np.concatenate([waiting, first, shuffled[~np.isin(shuffled, first)]])
             whole = waiting.size if epoch + 1 == self.epochs else waiting.size // size * size

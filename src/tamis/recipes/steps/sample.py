@@ -12,6 +12,7 @@ import numpy as np
 from tamis.core.arrays import Rows
 from tamis.core.errors import RecipeError, at_least_one, check_effect
 from tamis.core.files.scratch import filled, stored
+from tamis.core.ids import seed_of_epoch
 from tamis.core.math.sampling import (
     MOST,
     Cap,
@@ -113,7 +114,7 @@ class Sample(ReadsColumns, Blockwise):
         )
 
     def _draw(self, table: Table, scan: Scan[Any], epoch: int, rows: int, copies: int, rule: Copies) -> Drawn:
-        ties = by_uid(table, self.seed + epoch)
+        ties = by_uid(table, seed_of_epoch(self.seed, epoch))
         return whole_copies(scan, lambda span, rows: ~ties(span, rows), len(table), rows, copies, rule)
 
     def _joined(self, epochs: Sequence[Drawn]) -> Drawn:
