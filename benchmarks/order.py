@@ -1,7 +1,7 @@
 """Order and repetition: what they do to models of the lab at equal samples seen, and what an order by CABS costs.
 
-`train` compares no filter (every epoch shuffled) with a soft cap, concept balance, CABS, and clusters drawn anew for
-each epoch, by `tamis bench`. `time` chooses orders of drawn concepts, of more and more pairs.
+`train` runs `tamis bench` on six arms: no filter, a soft cap, concept balance, cluster-epochs, cabs-dm and cabs-fm.
+`time` chooses orders for more and more pairs with drawn concepts.
 """
 
 from __future__ import annotations

@@ -54,8 +54,8 @@ class Sample(ReadsColumns, Blockwise):
 
     Cost: six passes or a few more over the scores, 1 µs per row; two more for each epoch. Memory: 300 MB, and 4 bytes
         per row for the copies; 22 bytes per row are stored. Of several epochs 8 bytes per copy.
-    Source: FLYT (2025, arXiv 2503.08805): alpha .15, limit 15, a standard deviation near 2.5. Epochs that are drawn
-        anew: Liang et al. 2026, DynamiCS (arXiv 2604.27932).
+    Source: FLYT (2025, arXiv 2503.08805): alpha .15, limit 15, a standard deviation near 2.5. A new draw for
+        each epoch: Liang et al. 2026, DynamiCS (arXiv 2604.27932).
     """
 
     name: ClassVar[str] = "sample"
