@@ -57,6 +57,15 @@ def test_the_space_is_what_a_choice_takes_at_the_most(run: Run, step: Any, monke
     assert said.seconds >= 0
 
 
+def test_the_order_of_epochs_is_in_memory(run: Run) -> None:
+    once, thrice = (
+        needs(run, {"select": [{"sample": {"score": "a", "fraction": 2.0, "epochs": epochs}}]})[0] for epochs in (1, 3)
+    )
+    assert thrice.memory - once.memory >= 3 * 8 * 2 * ROWS
+    assert thrice.passes == once.passes + 4
+    assert thrice.seconds == pytest.approx(2 * once.seconds)
+
+
 def test_the_command_prints_a_table_or_json_and_writes_nothing(run: Run, tamis: Tamis) -> None:
     Path("one.yaml").write_text(json.dumps({"name": "one", "select": [{"any_of": [[STEPS[4]], [STEPS[5]]]}]}))
     done = tamis("select", run.path, "--recipe", "one.yaml", "--dry-run")

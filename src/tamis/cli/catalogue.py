@@ -180,7 +180,7 @@ def _settings(cls: type[Any]) -> str:
             inner = dataclasses.fields(default)
             words += [f"{setting.name}.{field.name}={getattr(default, field.name)}" for field in inner]
         else:
-            words.append(f"{setting.name}={default}")
+            words.append(f"{setting.name}={list(default) if isinstance(default, tuple) else default}")
     return ", ".join(words)
 
 

@@ -92,6 +92,12 @@ def _clipcov(step: Any, rows: int, width: int) -> _Work:
     return _Work(1, 4 + levels, (4, 28 + 4 * width, 1), chosen, 0, 10 * width / 64)
 
 
+def _sample(step: Any, rows: int, width: int) -> _Work:
+    passes, copies = 2 + 2 * step.epochs, step.n or round(step.fraction * rows)
+    order = step.epochs * (2 * rows + 8 * copies) if step.epochs > 1 else 0
+    return _Work(passes, 0, (8, 24 + 2 * step.epochs), 2 * rows + order, 0, passes / 4)
+
+
 #: By the name of a step; others look at columns once. Microseconds: `python -m benchmarks.steps`.
 _WORK: dict[str, Callable[[Any, int, int], _Work]] = {
     "semdedup": _semdedup,
@@ -104,7 +110,7 @@ _WORK: dict[str, Callable[[Any, int, int], _Work]] = {
     "distinct": lambda step, rows, width: _Work(3, 0, (1024,), 2**28 + 350 * rows, 0, 50),
     "cabs": lambda step, rows, width: _Work(1, 0, (), 200 * rows, 0, 7 + 16 * step.epochs),
     "balance": lambda step, rows, width: _Work(3, 0, (2,), 2**28, 0, 3.6),
-    "sample": lambda step, rows, width: _Work(4, 0, (8, 26), 2 * rows, 0, 1.0),
+    "sample": _sample,
     "choose_caption": lambda step, rows, width: _Work(3, 0, (2,), rows, 0, 0.3),
     "random_fraction": lambda step, rows, width: _Work(3, 0, (), 0, 0, 0.1),
     "top_n": lambda step, rows, width: _Work(3 if step.per is None else 5, 0, (), 2**27, 0, 0.3),

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -59,6 +60,15 @@ class TrainingRows:
     def epoch_size(self) -> int:
         """Pairs in an epoch, copies counted."""
         return int(self.times.sum())
+
+    @property
+    def digest(self) -> str:
+        """A hash of the pairs, how often and in which order each is seen, and of the texts that they carry."""
+        found = xxhash.xxh3_128()
+        for part in (self.high, self.low, self.times, *([] if self.order is None else [self.order])):
+            found.update(np.ascontiguousarray(part).tobytes())
+        found.update(self.others.digest)
+        return found.hexdigest()
 
     def only(self, some: NDArray[np.bool_]) -> TrainingRows:
         """Returns the pairs for which `some` is true."""

@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import xxhash
 
 from tamis.core.errors import ModelError, RunError, StopError, at_least_one, require
 from tamis.core.files.checked import read_record, write_record
@@ -285,10 +284,6 @@ def _readable(source: Subset | Run) -> tuple[TrainingRows, int]:
 
 def _identity(training: Training, run: Run, rows: TrainingRows, tokenizer: str | None) -> dict[str, Any]:
     """Everything that affects the model. A training resumes only in a folder with the same identity."""
-    pairs = xxhash.xxh3_128()
-    for part in (rows.rows, rows.times, rows.high, rows.low, *([] if rows.order is None else [rows.order])):
-        pairs.update(np.ascontiguousarray(part).tobytes())
-    pairs.update(rows.others.digest)
     weights = digests(training)
     if tokenizer:
         weights["tokenizer"] = resolve(tokenizer).digest
@@ -296,7 +291,7 @@ def _identity(training: Training, run: Run, rows: TrainingRows, tokenizer: str |
         **asdict(training),
         "tokenizer": tokenizer or "",
         "weights": weights,
-        "pairs": pairs.hexdigest(),
+        "pairs": rows.digest,
         "run": fingerprint({"stamps": run.stamps, "shards": run.shards}),
         "pool": pool_reading_settings(run),
     }
