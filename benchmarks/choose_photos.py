@@ -1,0 +1,91 @@
+"""A race of `tamis choose` on photographs with planted defects: do the arms leave that keep the defects?
+
+The pool has 1,200 photographs, and `truth` names their defects. The scores are those of a small CLIP trained on 2,500
+other, clean ones; models are judged on 500 more, with five captions each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import tarfile
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import tamis
+from tamis.cli.printing import print_table
+from tamis.models.device import device_for
+from tamis.train.clip import train_clip
+from tamis.train.scales import at_scale
+from tamis.train.step import How
+
+#: What the arms of known defects keep, next to recipes that do not know them.
+TRUTHS = {
+    "clean": ["visual"],
+    "defects": [
+        "mismatched", "text_only", "visual_text", "visual_random_text", "abstract", "near_duplicate",
+        "not_english", "exact_duplicate",
+    ],
+    "mismatched-and-text": ["mismatched", "text_only", "visual_random_text"],
+}  # fmt: skip
+RECIPES = ("clip-50", "tmars", "text_match", "basic", "distinct")
+
+
+def make_task(tars: list[Path], out: Path) -> None:
+    """Writes a retrieval task in the layout of CLIP benchmark: images and all their captions."""
+    folder = out / "wds_photos" / "test"
+    if (folder / "nshards.txt").exists():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    photographs = 0
+    with tarfile.open(folder / "0.tar", "w") as task:
+        for tar in tars:
+            files: dict[str, dict[str, bytes]] = defaultdict(dict)
+            with tarfile.open(tar) as shard:
+                for member in shard:
+                    key, _, extension = member.name.partition(".")
+                    if (file := shard.extractfile(member)) is not None:
+                        files[key][extension] = file.read()
+            for parts in files.values():
+                captions = "\n".join(json.loads(parts["json"])["captions"]).encode()
+                for extension, content in (("jpg", parts["jpg"]), ("txt", captions)):
+                    entry = tarfile.TarInfo(f"s{photographs:05d}.{extension}")
+                    entry.size = len(content)
+                    task.addfile(entry, io.BytesIO(content))
+                photographs += 1
+    (out / "wds_photos" / "dataset_type.txt").write_text("retrieval\n")
+    (folder / "nshards.txt").write_text("1\n")
+
+
+def main(data: Path, out: Path, samples: int, rounds: int) -> None:
+    clean = sorted((data / "pools/flickr8k-clean").glob("*.tar"))
+    make_task(clean[-2:], out / "tasks")
+    exact: dict[str, Any] = {"device": "cpu", "precision": "float32"}  # the same arms on every machine
+    others = tamis.score(tamis.PoolSpec(path=tuple(map(str, clean[:10]))), run=out / "clean-run", **exact)
+    if not (out / "clip" / "config.json").exists():
+        how = How(device=device_for(**exact))
+        train_clip(others, out=out / "clip", training=at_scale("lab", samples=49_152), how=how)
+    clip = {"model": str(out / "clip")}
+    signals: list[Any] = [{"clip": clip}, {"tmars": clip}]
+    signals += ["text_match", "language", "caption_length", "image_size", "image_hash"]
+    pool = tamis.PoolSpec(path=str(data / "pools/flickr8k-noisy"), fields=("truth",))
+    run = tamis.score(pool, run=out / "run", signals=signals, **exact)
+    known = [{"name": name, "select": [{"equals": {"score": "truth", "value": TRUTHS[name]}}]} for name in TRUTHS]
+    race = tamis.choose(
+        run, [*known, *RECIPES], shares=[0.3, 0.6], tasks=str(out / "tasks"), out=out / "bench", rounds=rounds,
+        training=at_scale("lab", samples=samples), threads=1, **exact,
+    )  # fmt: skip
+    print_table(race.rows_of_table())
+    print("\n".join(race.verdict()))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="has pools/flickr8k-clean and pools/flickr8k-noisy")
+    parser.add_argument("--out", type=Path, default=Path("choose-photos"))
+    parser.add_argument("--samples", type=int, default=24_576, help="of the last round")
+    parser.add_argument("--rounds", type=int, default=3)
+    given = parser.parse_args()
+    main(given.data, given.out, given.samples, given.rounds)
