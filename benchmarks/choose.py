@@ -2,7 +2,8 @@
 
 `oracle` trains every arm with every seed at every length on the lab, and appends a row per model to a table; it goes on
 where it stopped. `races` draws races from the table, also from one whose arms do not differ; `repeats` asks whether a
-law of repeated data ranks its arms better than the length before. `simulate` draws worlds of arms whose differences are
+law of repeated data ranks its arms better than the length before; `gains` prints by how much its arms beat no filter
+and a random share, and the least gain that would have been seen. `simulate` draws worlds of arms whose differences are
 known; `curves` does so for the shares of one recipe.
 """
 
@@ -26,7 +27,7 @@ import tamis
 from benchmarks.measure import Case
 from tamis.cli.printing import print_table
 from tamis.core.math.race import share_bracket, standing
-from tamis.core.math.statistics import Estimate, share_interval
+from tamis.core.math.statistics import Estimate, detectable_difference, mean_interval, share_interval
 from tamis.models.device import device_for
 from tamis.recipes.recipe import Recipe, at_share, load
 from tamis.runs.run import Run
@@ -230,11 +231,11 @@ class Oracle:
 
     arms: list[str]
     lengths: list[int]
-    scores: list[NDArray[np.float64]]  # per length: the mean of a model's nats over the tasks
+    scores: list[NDArray[np.float64]]  # per length: the mean over the tasks of a model's nats, or accuracies
 
     @classmethod
-    def read(cls) -> Oracle:
-        """Reads the table; of each length the seeds that all arms have."""
+    def read(cls, what: str = "nats") -> Oracle:
+        """Reads the table; of each length the seeds that all arms have. `what`: nats or accuracy."""
         cells = {(row["arm"], int(row["samples"]), int(row["seed"])): row for row in rows()}
         if not cells:
             raise SystemExit(f"there is no {TABLE}: train it with `python -m benchmarks.choose oracle`")
@@ -256,10 +257,10 @@ class Oracle:
         def table(value: Callable[[dict[str, str]], float], samples: int) -> NDArray[np.float64]:
             return np.array([[value(cells[arm, samples, seed]) for seed in whole[samples]] for arm in arms])
 
-        def nats(row: dict[str, str]) -> float:
-            return float(np.mean([float(text) for name, text in row.items() if name.startswith("nats ")]))
+        def score(row: dict[str, str]) -> float:
+            return float(np.mean([float(text) for name, text in row.items() if name.startswith(f"{what} ")]))
 
-        return cls(arms, lengths, [table(nats, samples) for samples in lengths])
+        return cls(arms, lengths, [table(score, samples) for samples in lengths])
 
     def race(self, rng: np.random.Generator) -> Finish:
         """A race whose rounds are the lengths, with seeds drawn without replacement."""
@@ -341,6 +342,28 @@ def repeats(races: int) -> list[Case]:
     print(f"pairs of arms in order: {means['law']:.3f} by the law, {means['plain']:.3f} by the length before")
     print(f"the law is better in {100 * better:.0f} % of {races} draws")
     return [Case("pairs in order by the law of repeats", "share", means["law"], means["plain"])]
+
+
+def gains(_: int) -> list[Case]:
+    """By how much arms beat no filter and a random share, with Student's intervals over the seeds.
+
+    The least gain is the smallest that would have been seen in four of five such tables.
+    """
+    for what in ("nats", "accuracy"):
+        oracle = Oracle.read(what)
+        for samples, scores in zip(oracle.lengths, oracle.scores, strict=True):
+            rows = []
+            for arm, own in zip(oracle.arms, scores, strict=True):
+                row = {"arm": arm, what: f"{own.mean():.3f}"}
+                for name, other in (("no filter", "no-filter"), ("random", "random@0.3")):
+                    found = mean_interval((own - scores[oracle.arms.index(other)]).tolist())
+                    gain = f"{found.value:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
+                    row[f"over {name}"] = "" if arm == other else gain
+                    row[f"least over {name}"] = "" if arm == other else f"{detectable_difference([found]):.3f}"
+                rows.append((own.mean(), row))
+            print(f"\n{samples:,} samples, {scores.shape[1]} seeds")
+            print_table([row for _, row in sorted(rows, key=lambda each: -each[0])])
+    return []
 
 
 def pairs_in_order(ranked: NDArray[np.float64], truth: NDArray[np.float64]) -> float:
@@ -453,7 +476,8 @@ def numbers(text: str) -> list[int]:
 
 #: Parts that draw races, with their usual number.
 PARTS: Mapping[str, tuple[Callable[[int], list[Case]], int]] = {
-    "simulate": (simulate, 400), "races": (draw_races, 50), "repeats": (repeats, 50), "curves": (curves, 400),
+    "simulate": (simulate, 400), "races": (draw_races, 50), "repeats": (repeats, 50), "gains": (gains, 0),
+    "curves": (curves, 400),
 }  # fmt: skip
 
 
