@@ -19,6 +19,7 @@ from tamis.recipes import recipe
 from tamis.recipes.names import shipped_names
 from tamis.reports.explore.cached_run import CachedRun
 from tamis.reports.explore.queries import Explorer
+from tamis.runs.makers import drawn_world
 from tamis.signals import ClipScore
 
 SIGNALS: list[Any] = [{"clip": {"model": "lab/clip"}}, "clip_loss", "language"]
@@ -178,3 +179,10 @@ def test_a_recipe_selects_by_the_settings_it_scores_with(tmp_path: Path) -> None
         assert sorted(scores[chosen.keep]) == sorted(scores)[-3:]
     with pytest.raises(RecipeError, match=r"others: choose one with --set columns\.clip="):
         tamis.select(run, {**best, "signals": [{"clip": {"model": "owner/other"}}]})
+
+
+def test_many_columns_of_one_model_are_a_list() -> None:
+    models = {"clip": ["lab/clip"], "tmars": ["lab/clip"], "rarity": ["lab/clip"], "sieve": ["lab/captioner"]}
+    assert drawn_world(models) == [
+        f"clip, tmars and rarity are lab/clip, sieve is lab/captioner: they know only the drawn world, so {NOTHING}"
+    ]

@@ -38,6 +38,11 @@ def drawn_world(models: Mapping[str, Iterable[str]]) -> list[str]:
     labels: dict[str, list[str]] = {}
     for label, name in ((label, name) for label, names in models.items() for name in names if name.startswith("lab/")):
         labels.setdefault(name, []).append(label)
-    who = [f"{' and '.join(some)} {'is' if len(some) == 1 else 'are'} {name}" for name, some in labels.items()]
+    who = [f"{_listed(some)} {'is' if len(some) == 1 else 'are'} {name}" for name, some in labels.items()]
     knows = "it knows" if len(who) == 1 else "they know"
     return [f"{', '.join(who)}: {knows} only the drawn world, so scores of photographs mean nothing"] if who else []
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Returns "a", "a and b", "a, b and c"."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
