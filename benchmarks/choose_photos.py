@@ -59,7 +59,7 @@ def make_task(tars: list[Path], out: Path) -> None:
     (folder / "nshards.txt").write_text("1\n")
 
 
-def main(data: Path, out: Path, samples: int, rounds: int) -> None:
+def main(data: Path, out: Path, samples: int, rounds: int, workers: int) -> None:
     clean = sorted((data / "pools/flickr8k-clean").glob("*.tar"))
     make_task(clean[-2:], out / "tasks")
     exact: dict[str, Any] = {"device": "cpu", "precision": "float32"}  # the same arms on every machine
@@ -75,7 +75,7 @@ def main(data: Path, out: Path, samples: int, rounds: int) -> None:
     known = [{"name": name, "select": [{"equals": {"score": "truth", "value": TRUTHS[name]}}]} for name in TRUTHS]
     race = tamis.choose(
         run, [*known, *RECIPES], shares=[0.3, 0.6], tasks=str(out / "tasks"), out=out / "bench", rounds=rounds,
-        training=at_scale("lab", samples=samples), threads=1, **exact,
+        training=at_scale("lab", samples=samples), workers=workers, threads=1, **exact,
     )  # fmt: skip
     print_table(race.rows_of_table())
     print("\n".join(race.verdict()))
@@ -87,5 +87,6 @@ if __name__ == "__main__":
     parser.add_argument("--out", type=Path, default=Path("choose-photos"))
     parser.add_argument("--samples", type=int, default=24_576, help="of the last round")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=2)
     given = parser.parse_args()
-    main(given.data, given.out, given.samples, given.rounds)
+    main(given.data, given.out, given.samples, given.rounds, given.workers)
