@@ -152,7 +152,15 @@ def test_nothing_beats_random_is_an_answer(subsets: list[Subset]) -> None:
     done = raced(subsets, Drawn(lambda arm, samples: 0.0))
     assert len(done.answer) == 5
     assert not done.beats_random
-    assert "nothing here is shown to beat a random share, or the whole pool" in done.verdict()
+    assert f"nothing here is shown to beat {' or '.join(done.unbeaten)}" in done.verdict()
+    assert sorted(done.unbeaten) == ["no-filter", "random@0.5"]
+
+
+def test_the_verdict_names_only_what_is_not_beaten(subsets: list[Subset]) -> None:
+    done = raced(subsets, Drawn(lambda arm, samples: -9.0 if arm == "random@0.5" else 0.0))
+    assert done.unbeaten == ["no-filter"]
+    assert not done.beats_random
+    assert "nothing here is shown to beat no-filter" in done.verdict()
     assert done.cheapest is None  # no cost is known
 
 

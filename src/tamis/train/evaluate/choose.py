@@ -117,8 +117,17 @@ class Race:
     @property
     def beats_random(self) -> bool:
         """Whether all random shares, and the whole pool, have left the race."""
-        plain = [arm for arm in self.arms if any(map(is_plain, (arm.name, *arm.same)))]
-        return bool(plain) and all(arm.state == "excluded" for arm in plain)
+        return any(self._plain) and not self.unbeaten
+
+    @property
+    def unbeaten(self) -> list[str]:
+        """The random shares, and the whole pool, that no arm is shown to beat."""
+        return [name for arm, names in self._plain for name in names if arm.state != "excluded"]
+
+    @property
+    def _plain(self) -> list[tuple[Arm, list[str]]]:
+        named = [(arm, [name for name in (arm.name, *arm.same) if is_plain(name)]) for arm in self.arms]
+        return [(arm, names) for arm, names in named if names]
 
     def verdict(self) -> list[str]:
         """The answer in sentences."""
@@ -135,8 +144,8 @@ class Race:
             "failed": "no result",
         }
         lines = [f"{words}: {', '.join(names[state])}" for state, words in said.items() if state in names]
-        if not self.beats_random:
-            lines.append("nothing here is shown to beat a random share, or the whole pool")
+        if self.unbeaten:
+            lines.append(f"nothing here is shown to beat {' or '.join(self.unbeaten)}")
         if self.cheapest and len(self.answer) > 1:
             lines.append(f"where cost decides: {self.cheapest.name}, whose scores cost least")
         if self.done > 1 and math.isfinite(self.margins[-1]):
