@@ -7,19 +7,19 @@ other, clean ones; models are judged on 500 more, with five captions each.
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import tarfile
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import tamis
 from tamis.cli.printing import print_table
 from tamis.models.device import device_for
+from tamis.pools.open import open_pool
 from tamis.train.clip import train_clip
 from tamis.train.scales import at_scale
 from tamis.train.step import How
+from tamis_lab.pool import add_member
 
 #: What the arms of known defects keep, next to recipes that do not know them.
 TRUTHS = {
@@ -33,37 +33,27 @@ TRUTHS = {
 RECIPES = ("clip-50", "tmars", "text_match", "basic", "distinct")
 
 
-def make_task(tars: list[Path], out: Path) -> None:
+def make_task(tars: list[str], out: Path) -> None:
     """Writes a retrieval task in the layout of CLIP benchmark: images and all their captions."""
     folder = out / "wds_photos" / "test"
     if (folder / "nshards.txt").exists():
         return
     folder.mkdir(parents=True, exist_ok=True)
-    photographs = 0
+    pool = open_pool(tamis.PoolSpec(path=tuple(tars), fields=("captions",)))
     with tarfile.open(folder / "0.tar", "w") as task:
-        for tar in tars:
-            files: dict[str, dict[str, bytes]] = defaultdict(dict)
-            with tarfile.open(tar) as shard:
-                for member in shard:
-                    key, _, extension = member.name.partition(".")
-                    if (file := shard.extractfile(member)) is not None:
-                        files[key][extension] = file.read()
-            for parts in files.values():
-                captions = "\n".join(json.loads(parts["json"])["captions"]).encode()
-                for extension, content in (("jpg", parts["jpg"]), ("txt", captions)):
-                    entry = tarfile.TarInfo(f"s{photographs:05d}.{extension}")
-                    entry.size = len(content)
-                    task.addfile(entry, io.BytesIO(content))
-                photographs += 1
+        for number, sample in enumerate(sample for shard in pool.shards for sample in shard.samples()):
+            captions = json.loads(sample.given["captions"])
+            add_member(task, f"s{number:05d}.jpg", sample.image)
+            add_member(task, f"s{number:05d}.txt", "\n".join(captions).encode())
     (out / "wds_photos" / "dataset_type.txt").write_text("retrieval\n")
     (folder / "nshards.txt").write_text("1\n")
 
 
 def main(data: Path, out: Path, samples: int, rounds: int, workers: int) -> None:
-    clean = sorted((data / "pools/flickr8k-clean").glob("*.tar"))
+    clean = sorted(map(str, (data / "pools/flickr8k-clean").glob("*.tar")))
     make_task(clean[-2:], out / "tasks")
     exact: dict[str, Any] = {"device": "cpu", "precision": "float32"}  # the same arms on every machine
-    others = tamis.score(tamis.PoolSpec(path=tuple(map(str, clean[:10]))), run=out / "clean-run", **exact)
+    others = tamis.score(tamis.PoolSpec(path=tuple(clean[:10])), run=out / "clean-run", **exact)
     if not (out / "clip" / "config.json").exists():
         how = How(device=device_for(**exact))
         train_clip(others, out=out / "clip", training=at_scale("lab", samples=49_152), how=how)

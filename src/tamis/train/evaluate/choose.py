@@ -117,17 +117,14 @@ class Race:
     @property
     def beats_random(self) -> bool:
         """Whether all random shares, and the whole pool, have left the race."""
-        return any(self._plain) and not self.unbeaten
+        names = [name for arm in self.arms for name in (arm.name, *arm.same)]
+        return any(map(is_plain, names)) and not self.unbeaten
 
     @property
     def unbeaten(self) -> list[str]:
         """The random shares, and the whole pool, that no arm is shown to beat."""
-        return [name for arm, names in self._plain for name in names if arm.state != "excluded"]
-
-    @property
-    def _plain(self) -> list[tuple[Arm, list[str]]]:
-        named = [(arm, [name for name in (arm.name, *arm.same) if is_plain(name)]) for arm in self.arms]
-        return [(arm, names) for arm, names in named if names]
+        still = [arm for arm in self.arms if arm.state != "excluded"]
+        return [name for arm in still for name in (arm.name, *arm.same) if is_plain(name)]
 
     def verdict(self) -> list[str]:
         """The answer in sentences."""
