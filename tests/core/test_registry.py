@@ -176,7 +176,7 @@ def test_what_another_package_brings_is_listed_and_serves_a_recipe(site: Path, t
     subset = tamis.Subset.load(run.path / "subsets" / "mine.parquet", run)
     assert (subset.funnel[0]["step"], subset.funnel[0]["kept"]) == ("quiet", 6)
     for what, name, setting, unusable in (
-        ("signals", "shouting", "marks=('!',)", "'lost' of the package 'broken-package'"),
+        ("signals", "shouting", "marks=['!']", "'lost' of the package 'broken-package'"),
         ("steps", "quiet", "limit=0.5", "'quite' of the package 'broken-package'"),
         ("exports", "lines", "word=row", ""),
     ):
