@@ -29,12 +29,12 @@ from tamis_lab.pool import make_pool
 from tamis_lab.tasks import make_tasks
 from tamis_lab.world import OBJECTS
 
-PAIRS, CLUSTERS = 10_000, 60
+CLUSTERS = 60
 
 
-def scored(root: Path) -> Run:
+def scored(root: Path, pairs: int) -> Run:
     """Draws a pool and scores it: its concepts are names of objects, and centres of clusters."""
-    make_pool(root / "pool", pairs=PAIRS, again=False)
+    make_pool(root / "pool", pairs=pairs, again=False)
     (root / "objects.txt").write_text("\n".join(OBJECTS))
     clip: dict[str, Any] = {"model": "lab/clip"}
     names = {**clip, "classes_from": str(root / "objects.txt"), "templates": "scenes"}
@@ -51,12 +51,12 @@ def scored(root: Path) -> Run:
     return tamis.derive(run, signals)
 
 
-def arms(samples: int, batch: int) -> list[dict[str, Any]]:
+def arms(samples: int, pairs: int, batch: int) -> list[dict[str, Any]]:
     """Returns recipes whose order, if they have one, is as long as the training."""
-    epochs = math.ceil(5 * samples / PAIRS) + 2  # a fifth of the pairs that can be read is picked in each
+    epochs = math.ceil(5 * samples / pairs) + 2  # a fifth of the pairs that can be read is picked in each
     cabs = {"super_batch": 5 * batch, "share": 0.2, "epochs": epochs, "missing": "drop"}
     rare = {"cap": "hard", "std": None, "missing": "drop"}
-    half = {"fraction": 0.5, "epochs": math.ceil(2 * samples / PAIRS) + 1}
+    half = {"fraction": 0.5, "epochs": math.ceil(2 * samples / pairs) + 1}
     steps = {
         "soft-cap": {"sample": {"score": "clip.clip", "fraction": 1.0, "missing": "drop"}},
         "concept-balance": {"sample": {**rare, "score": "log(rarity.concept_weight)", "fraction": 1.0}},
@@ -68,11 +68,11 @@ def arms(samples: int, batch: int) -> list[dict[str, Any]]:
     return [{"name": name, "select": [readable, step]} for name, step in steps.items()]
 
 
-def train(root: Path, samples: int, seeds: int, workers: int) -> None:
-    run, training = scored(root), at_scale("lab", samples=samples)
+def train(root: Path, pairs: int, samples: int, seeds: int, workers: int) -> None:
+    run, training = scored(root, pairs), at_scale("lab", samples=samples)
     tasks = make_tasks(root / "tasks", size=240, again=False)
     found = tamis.bench(
-        run, ["no-filter", *arms(samples, training.batch)],
+        run, ["no-filter", *arms(samples, pairs, training.batch)],
         tasks=tasks, out=root / "bench", training=training, seeds=seeds, workers=workers,
     )  # fmt: skip
     print_table(found.rows_of_table())
@@ -106,12 +106,13 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("part", choices=["train", "time"])
     parser.add_argument("--out", type=Path, default=Path("order-bench"), help="the folder of `train`")
+    parser.add_argument("--pairs", type=int, default=10_000)
     parser.add_argument("--samples", type=int, default=24_576)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--sizes", type=numbers, default=[100_000, 1_000_000])
     given = parser.parse_args()
     if given.part == "train":
-        train(given.out, given.samples, given.seeds, given.workers)
+        train(given.out, given.pairs, given.samples, given.seeds, given.workers)
     else:
         time(given.sizes)
