@@ -21,8 +21,10 @@ import tamis
 from benchmarks.choose import numbers
 from benchmarks.measure import spend
 from tamis.cli.printing import print_table
+from tamis.core.math.balance import effective_number
 from tamis.recipes.steps import Cabs
 from tamis.runs.run import Run
+from tamis.runs.subset import Subset
 from tamis.runs.table import MemoryTable
 from tamis.train.scales import at_scale
 from tamis_lab.pool import make_pool
@@ -77,6 +79,9 @@ def train(root: Path, pairs: int, samples: int, seeds: int, workers: int) -> Non
     )  # fmt: skip
     print_table(found.rows_of_table())
     print("\n".join(found.verdict()))
+    for path in sorted((root / "bench" / "subsets").glob("*.parquet")):
+        rows = Subset.load(path, run).in_order()
+        print(f"{path.stem}: {effective_number(np.bincount(rows)):,.0f} pairs in effect, {rows.size:,} with repeats")
 
 
 def drawn_concepts(pairs: int, each: float = 3.0, concepts: int = 12_253) -> pa.Array:

@@ -107,6 +107,8 @@ def test_arms_that_are_worse_leave_and_the_answer_is_what_remains(subsets: list[
     assert {arm.name: arm.left for arm in done.arms} == {
         "good@0.5": None, "good@0.2": None, "no-filter": 2, "random@0.5": 2, "bad@0.5": 2,
     }  # fmt: skip
+    last = [sum(arm.scores[2]) for arm in done.arms if arm.left]
+    assert last == sorted(last, reverse=True)  # of those that left together the best first
     assert done.beats_random
     assert (done.lengths, done.seeds, done.done) == ((1_200, 2_400, 4_800, 9_600), (2, 2, 3, 4), 4)
     assert done.margins[0] == math.inf

@@ -42,11 +42,15 @@ class Standing:
     raised: tuple[int, ...]  # rounds whose drift was larger than thought, so that arms may have come back
 
     @property
+    def ranked(self) -> list[str]:
+        """All arms: those that raced longest first, of these the best."""
+        last = {arm: (number, mean) for number, means in enumerate(self.means) for arm, mean in means.items()}
+        return sorted(last, key=lambda arm: last[arm], reverse=True)
+
+    @property
     def remaining(self) -> list[str]:
-        """The arms that have not left, whenever they last raced; the best of the last round first."""
-        last = {arm: mean for means in self.means for arm, mean in means.items() if arm not in self.left}
-        order = {arm: (arm in self.means[-1], mean) for arm, mean in last.items()}
-        return sorted(last, key=lambda arm: order[arm], reverse=True)
+        """The arms that have not left, whenever they last raced, as `ranked`."""
+        return [arm for arm in self.ranked if arm not in self.left]
 
 
 def standing(rounds: Sequence[Mapping[str, Sequence[float]]], *, total: int, first: int = 2) -> Standing:

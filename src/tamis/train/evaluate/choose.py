@@ -372,7 +372,6 @@ def race(
     best = found.remaining[0]
     states = dict.fromkeys(arms, "not told apart") | dict.fromkeys(aside, "set aside") | {best: "best"}
     states |= dict.fromkeys(found.left, "excluded") | dict.fromkeys(failed, "failed")
-    ordered = [*found.remaining, *arms, *sorted(found.left, key=lambda arm: -found.left[arm])]
     places = {"best": 0, "not told apart": 1, "set aside": 2, "excluded": 3, "failed": 4}
     raced = {arm for each in results for arm in each}
     sizes = {arm: training_rows(arms[arm])[0].epoch_size if arm in raced else 1 for arm in arms}
@@ -390,7 +389,9 @@ def race(
                 epochs=per_round(arm, lambda cells, size=sizes[arm]: cells[0].samples / size),  # type: ignore[misc]
                 scoring_seconds=(scoring or {}).get(arm),
             )
-            for arm in sorted(dict.fromkeys(ordered), key=lambda arm: (places[states[arm]], -found.left.get(arm, 0)))
+            for arm in sorted(
+                dict.fromkeys([*found.ranked, *arms]), key=lambda arm: (places[states[arm]], -found.left.get(arm, 0))
+            )
         ),
         rows=len(subsets[0].run), training=training, lengths=tuple(lengths), seeds=tuple(seeds), done=len(results),
         tasks=tuple(task.name for task in trainer.counted), errors=found.errors, margins=found.margins,
