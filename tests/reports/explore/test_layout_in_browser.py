@@ -24,6 +24,15 @@ SEEN = """selector => [...document.querySelectorAll(selector)].filter(each => {
 }).length"""
 
 
+FITS = """async () => {
+    const image = document.querySelector('.card .face img'), tall = new OffscreenCanvas(10, 90);
+    tall.getContext('2d');
+    image.src = URL.createObjectURL(await tall.convertToBlob());
+    await image.decode();
+    return Math.abs(image.clientHeight - image.parentElement.clientHeight) <= 1;
+}"""
+
+
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run without hashes, embeddings, tags, and recipes that fit."""
@@ -46,6 +55,8 @@ def test_the_first_screen_has_about_thirty_pairs_below_a_line_of_recipes_and_one
     tab.wait_for_selector(".grid.small .card")
     assert 24 <= tab.evaluate(SEEN, ".grid .card") <= 40
     assert tab.locator(".grid .card .caption").first.is_visible()
+    tab.wait_for_selector(".grid .card .face img")
+    assert tab.evaluate(FITS)  # a taller box would be cut off below, where text is often written
     assert tab.locator("#recipes").bounding_box()["height"] < 60
     assert len({round(each.bounding_box()["y"]) for each in tab.locator(".chart").all()}) == 1
     assert tab.locator("#scores").bounding_box()["height"] < 130
