@@ -104,6 +104,18 @@ def test_each_super_batch_keeps_its_share_in_the_order_of_the_picks(released: bo
     assert found.facts == {"picks": 46}
 
 
+def test_a_target_of_ones_own_is_that_of_every_concept_in_the_released_rule_too() -> None:
+    """Of 4 a and 4 b five are kept: with t 2 the fifth has no concept below its t, so the first in the order is next."""
+    names = ["a"] * 4 + ["b"] * 4
+    table = table_of(names)
+    shuffled = np.argsort(scramble(*table.uids(np.arange(8)), 0), kind="stable").tolist()
+    own = [[0 if names[row] == "a" else 1] for row in shuffled]
+    for share, count in ((0.625, 5), (0.875, 7)):
+        order = Cabs(share=share, target=2, released=True).order(table).tolist()
+        assert order == [shuffled[place] for place in slowly(own, count, [2, 2], [4, 4], True)]
+        assert order != [shuffled[place] for place in slowly(own, count, [3, 2], [4, 4], True)]
+
+
 def test_frequency_maximisation_keeps_pairs_with_most_concepts() -> None:
     names = ["a", "a\tb\tc", "", "a\ta\ta\ta", "b\tc", "a\tb\tc\td"]
     order = Cabs(rule="fm", super_batch=6, share=0.5).order(table_of(names))

@@ -137,7 +137,8 @@ class Cabs(ReadsColumns, Blockwise):
         target = np.full(here.size, self.target or max(1, count // max(1, here.size)))
         if self.released:
             frequency, target = np.bincount(numbers), np.minimum(target, _MOST)
-            target[: count % max(1, here.size)] += count // max(1, here.size) in range(1, _MOST)
+            if self.target is None:  # what the division leaves goes to the first concepts
+                target[: count % max(1, here.size)] += count // max(1, here.size) in range(1, _MOST)
         else:
             frequency = frequency[here]
         flat, ends = numbers.tolist(), np.cumsum(lengths).tolist()
