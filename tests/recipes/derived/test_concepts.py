@@ -76,6 +76,29 @@ def test_concepts_are_those_of_a_plain_loop(tmp_path: Path) -> None:
         assert words == "\t".join(str(number) for number in best if cosine[number] >= 0.3)
 
 
+def test_of_equally_near_concepts_the_first_are_taken_however_the_pool_is_cut(tmp_path: Path) -> None:
+    """Two names with one embedding, such as dog and Dog: a matrix product of another shape rounds them differently."""
+    rng = np.random.default_rng(0)
+    images, concepts = rng.normal(size=(300, 64)).astype(np.float16), rng.normal(size=(200, 64)).astype(np.float32)
+    path = written(tmp_path, np.concatenate([concepts, concepts]))
+    unit = concepts / np.linalg.norm(concepts, axis=1, keepdims=True)
+    best = np.argsort(-(images.astype(np.float32) @ unit.T), axis=1)[:, :2].tolist()
+    weights = []
+    for block in (1, 7, 300):
+        table = MemoryTable({"image_embedding": images}, block=block)
+        found = named(Concepts(concepts=path, k=3, at_least=-1).compute(table, make))
+        assert [{*map(int, str(words).split("\t"))} for words in found] == [{a, a + 200, b} for a, b in best]
+        weights.append(ConceptWeight(concepts=path, k=3).compute(table, make)["concept_weight"].tolist())
+    assert weights == [weights[0]] * 3
+
+
+def test_a_list_of_one_concept_weights_all_images_the_same(tmp_path: Path) -> None:
+    images = np.array([[1, 0], [0, 1], [np.nan] * 2], np.float16)
+    made = ConceptWeight(concepts=written(tmp_path, [[1, 0]]))
+    found = made.compute(MemoryTable({"image_embedding": images}), make)["concept_weight"]
+    np.testing.assert_array_equal(found, [1, 1, np.nan])
+
+
 def test_names_come_from_the_file_beside_the_vectors_and_balance_reads_the_column(tmp_path: Path) -> None:
     (tmp_path / "class_names.json").write_text(json.dumps(["dog", "cat"]))
     made = Concepts(concepts=written(tmp_path, np.eye(2), "class_vectors.npy"), k=1, at_least=0.5)

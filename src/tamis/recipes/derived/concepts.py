@@ -78,7 +78,7 @@ class ConceptWeight(Derived):
         rarity, weight = 1 / np.maximum(counts, 1), stored(len(table), np.float32)
         factor = rows_with / max(int(np.count_nonzero(counts)), 1)  # each concept adds 1 to the sum of all weights
         for rows, ids in zip(table.row_ranges(), map(nearest, range(len(table.sizes))), strict=True):
-            weight[rows] = np.where(ids[:, 0] < 0, np.nan, rarity[np.sort(ids)].sum(axis=1)) * factor
+            weight[rows] = np.where(ids[:, 0] < 0, np.nan, rarity[np.sort(ids).clip(0)].sum(axis=1)) * factor
         return {"concept_weight": weight}
 
 
@@ -160,8 +160,14 @@ def _nearest(signal: ConceptWeight | Concepts, table: Table, block: int, concept
         rows = start + np.flatnonzero(present(vectors[start : start + step]))
         some = vectors[rows].astype(np.float32)
         found = some @ concepts.T  # cosines but for the row's length, which changes no order
+        length = np.linalg.norm(some, axis=1, keepdims=True)
         best = np.argpartition(-found, k - 1, axis=1)[:, :k]
-        cosine = np.round(np.take_along_axis(found, best, 1) / np.linalg.norm(some, axis=1, keepdims=True), 6)
+        edge = np.take_along_axis(found, best, 1).min(axis=1, keepdims=True) - 2e-6 * length
+        for row in np.flatnonzero(np.count_nonzero(found >= edge, axis=1) > k):  # others are as near as the last
+            near = np.flatnonzero(found[row] >= edge[row])
+            exact = np.round(concepts[near].astype(np.float64) @ some[row] / length[row], 6)
+            best[row] = near[np.argsort(-exact, kind="stable")[:k]]
+        cosine = np.round(np.take_along_axis(found, best, 1) / length, 6)
         order = np.lexsort((best, -cosine), axis=1)
         nearest[rows] = np.take_along_axis(np.where(cosine >= np.float32(at_least), best, -1), order, 1)
     return nearest
