@@ -1,5 +1,6 @@
 """What shipped recipes keep of drawn scores, against their rules in plain NumPy."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from factories import write_run
 
 import tamis
+from tamis.commands.select import check_reads
 from tamis.recipes import recipe
 from tamis.recipes.names import shipped_names
 
@@ -72,6 +74,14 @@ def test_text_match_goes_with_thirty_percent_and_with_fifty(tmp_path: Path, name
     kept = tamis.select(run, recipe.load(name)).keep
     # Drawn around 0.3, no image spells five letters of its caption.
     np.testing.assert_array_equal(kept, columns["clip"] >= np.sort(columns["clip"])[-round(share * len(kept))])
+
+
+@pytest.mark.parametrize("name", shipped_names())
+def test_what_a_recipe_says_to_set_is_all_that_it_takes(name: str) -> None:
+    """Its page is all that a reader has: a setting that needs another one names that too."""
+    changes = [each.rstrip(".:,`") for each in re.findall(r"--set (\S+)", recipe.load(name).about)]
+    changes = [each.replace("=NAME", "=image_embedding").replace("=DIR", f"={each}") for each in changes]
+    check_reads(recipe.load(name, changes))
 
 
 def test_semantic_balance_keeps_at_most_so_many_of_each_cluster(tmp_path: Path) -> None:
