@@ -1,5 +1,6 @@
 """CABS: the greedy choice by hand and against a slow one, super-batches, epochs, and how concepts are read."""
 
+import json
 from typing import Any
 
 import numpy as np
@@ -120,9 +121,24 @@ def test_frequency_maximisation_keeps_pairs_with_most_concepts() -> None:
     names = ["a", "a\tb\tc", "", "a\ta\ta\ta", "b\tc", "a\tb\tc\td"]
     order = Cabs(rule="fm", super_batch=6, share=0.5).order(table_of(names))
     assert order.tolist() == [5, 1, 4]
-    for wrong in ({"target": 3}, {"released": True}):
-        with pytest.raises(ValueError, match="no targets"):
-            Cabs(rule="fm", **wrong)
+    with pytest.raises(ValueError, match="no targets"):
+        Cabs(rule="fm", target=3)
+
+
+def test_the_released_rules_count_each_time_that_a_list_has_a_concept() -> None:
+    """As DataConcept-128M's classes, which have one for each box: the released code makes no sets of them."""
+    rng = np.random.default_rng(5)
+    lists = [[f"c{number}" for number in rng.choice(4, rng.integers(0, 6))] for _ in range(60)]
+    table = table_of([json.dumps(each) for each in lists])
+    shuffled = np.argsort(scramble(*table.uids(np.arange(60)), 0), kind="stable").tolist()
+    own = [sorted(int(name[1:]) for name in lists[row]) for row in shuffled]
+    inside = [sum(number in each for each in own) for number in range(4)]
+    picks = slowly(own, 12, [3] * 4, inside, True)
+    assert Cabs(released=True).order(table).tolist() == [shuffled[place] for place in picks]
+    longest = sorted(shuffled, key=lambda row: -len(lists[row]))[:12]
+    assert Cabs(rule="fm", released=True).order(table).tolist() == longest
+    most = sorted(shuffled, key=lambda row: -len({*lists[row]}))[:12]
+    assert Cabs(rule="fm").order(table).tolist() == most
 
 
 def test_epochs_compete_anew_and_pairs_are_kept_as_often_as_they_are_picked() -> None:

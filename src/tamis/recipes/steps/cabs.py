@@ -46,7 +46,8 @@ class Cabs(ReadsColumns, Blockwise):
         target: t; None: what a super-batch keeps, over the number of its concepts, at least 1.
         epochs: how often every pair competes, each time with others.
         released: as the released code decides: t is at most 10, a concept that has reached its t counts -0.5, one
-            that has 10 picks rules its other pairs out, F is counted in the super-batch.
+            that has 10 picks rules its other pairs out, F is counted in the super-batch; with both rules a concept that
+            a pair's list repeats counts each time, such as each box of DataConcept-128M's classes.
         seed: another seed draws other super-batches.
         missing: what to do with pairs whose concepts are not known.
 
@@ -75,7 +76,7 @@ class Cabs(ReadsColumns, Blockwise):
             raise ValueError(f"epochs must be at most {np.iinfo(np.uint16).max:,}, got {self.epochs:,}")
         check_fraction(self.share, "share")
         if self.rule == "fm":
-            check_effect(self, "target", "released", because="frequency maximisation has no targets")
+            check_effect(self, "target", because="frequency maximisation has no targets")
 
     @property
     def described(self) -> str:
@@ -136,7 +137,8 @@ class Cabs(ReadsColumns, Blockwise):
         here, numbers = np.unique(ids, return_inverse=True)
         target = np.full(here.size, self.target or max(1, count // max(1, here.size)))
         if self.released:
-            frequency, target = np.bincount(numbers), np.minimum(target, _MOST)
+            once = np.unique(np.repeat(np.arange(lengths.size), lengths) * max(1, here.size) + numbers)
+            frequency, target = np.bincount(once % max(1, here.size)), np.minimum(target, _MOST)
             if self.target is None:  # what the division leaves goes to the first concepts
                 target[: count % max(1, here.size)] += count // max(1, here.size) in range(1, _MOST)
         else:
@@ -158,7 +160,8 @@ class Cabs(ReadsColumns, Blockwise):
             of_row = np.repeat(np.arange(len(lists)), pc.list_value_length(lists).to_numpy())
             names = lists.flatten().dictionary_encode()
             pairs = of_row * max(1, len(names.dictionary)) + names.indices.to_numpy()
-            pairs = np.unique(pairs[pc.not_equal(lists.flatten(), "").to_numpy(False)])
+            pairs = pairs[pc.not_equal(lists.flatten(), "").to_numpy(False)]
+            pairs = np.sort(pairs) if self.released else np.unique(pairs)
             of_row, codes = np.divmod(pairs, max(1, len(names.dictionary)))
             return span.start + np.flatnonzero(inside), of_row, codes, names.dictionary.to_pylist()
 
