@@ -106,7 +106,7 @@ def test_each_super_batch_keeps_its_share_in_the_order_of_the_picks(released: bo
 
 
 def test_a_target_of_ones_own_is_that_of_every_concept_in_the_released_rule_too() -> None:
-    """Of 4 a and 4 b five are kept: with t 2 the fifth has no concept below its t, so the first in the order is next."""
+    """Of 4 a and 4 b five are kept: with t 2 the fifth has no concept below its t, so the first in order is next."""
     names = ["a"] * 4 + ["b"] * 4
     table = table_of(names)
     shuffled = np.argsort(scramble(*table.uids(np.arange(8)), 0), kind="stable").tolist()
