@@ -53,6 +53,7 @@ class ConceptWeight(Derived):
     """
 
     name = "concept_weight"
+    version = 2
     columns = (Column("concept_weight", "weight", "high", about="how rare the nearest concepts of the image are"),)
     concepts: FileRef
     k: int = 10
@@ -104,6 +105,7 @@ class Concepts(Derived):
     """
 
     name = "concepts"
+    version = 2
     columns = (
         Column("n_concepts", "concepts", "neither", beside="concepts", about="concepts that the image shows"),
         Column("concepts", "text", "neither", kind="word", about="the concepts of the image, separated by tabs"),
