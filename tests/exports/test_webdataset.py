@@ -377,7 +377,11 @@ def test_a_shard_that_changed_since_it_was_scored_is_an_error(pool: Path, tmp_pa
 
 def test_a_shard_that_is_gone_is_an_error_that_names_it(pool: Path, tmp_path: Path) -> None:
     run = scored(pool, tmp_path / "run")
+    tamis.export(subset_of(run, [0]), "webdataset", tmp_path / "old")
     (pool / "00001.tar").unlink()
+    with pytest.raises(RunError, match="the pool no longer has the shard '00001'"):
+        tamis.export(subset_of(run, [0, 8]), "webdataset", tmp_path / "old", overwrite=True)
+    assert (tmp_path / "old" / "00000.tar").is_file()  # nothing is deleted for what cannot be written
     with pytest.raises(RunError, match="the pool no longer has the shard '00001'"):
         tamis.export(subset_of(run, [8]), "webdataset", tmp_path / "out")
     assert tamis.export(subset_of(run, [0, 20]), "webdataset", tmp_path / "out") == 2  # none of its rows is kept

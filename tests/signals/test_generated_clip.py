@@ -163,8 +163,12 @@ def test_an_export_writes_several_captions_to_the_json_for_open_clip_to_draw_fro
             assert tar.extractfile(f"{row}.txt").read().decode() == text  # type: ignore[union-attr]
     with pytest.raises(RecipeError, match=r"the column 'clip' of .* holds no captions"):
         tamis.export(subset, "webdataset", tmp_path / "none", json_captions=["clip"])
+    with pytest.raises(RecipeError, match="holds no captions"):
+        tamis.export(subset, "webdataset", tmp_path / "tars", json_captions=["clip"], overwrite=True)
+    assert (tmp_path / "tars" / "00000.tar").is_file()
     with pytest.raises(RunError, match="unknown score column 'generated_captio'"):
         tamis.export(subset, "webdataset", tmp_path / "none", json_captions=["generated_captio"])
+    assert not (tmp_path / "none").exists()  # so that the corrected command can write there
 
 
 def test_the_report_compares_the_diversity_of_both_texts(subset: Subset, tmp_path: Path) -> None:

@@ -77,10 +77,9 @@ class ShardsExport(Exporter):
             RunError: the folder holds another export or a foreign shard; a shard of the pool is gone, or a sample
                 changed since it was scored.
         """
-        pool = subset.run.pool
-        if not pool.has_images:
-            raise RunError(f"{pool.spec.paths[0]} is metadata without images to copy: export npy, parquet or keys")
-        _check_pool(subset)
+        if compressed := _check_pool(subset):
+            what = f"{len(compressed)} shards are compressed ({compressed[0]}, ...)"
+            log.warning("%s: each is read from its start to its last kept sample", what)
         rows = _without_cut_off(self.order(subset), subset)
         firsts = range(0, rows.size or self.LEAST_FILES, self.shard_size)
         count, width = len(firsts), max(5, len(str(len(firsts))))
@@ -96,7 +95,7 @@ class ShardsExport(Exporter):
             for name, own in missing.items():
                 with writing(out / name, durable=True) as temporary:
                     write_shard(temporary, name, itertools.islice(samples, own.size))
-        self.finish(out, {name: rows.size for name, rows in outputs.items()}, pool)
+        self.finish(out, {name: rows.size for name, rows in outputs.items()}, subset.run.pool)
         return rows.size
 
     def wrote(self, out: Path, run: Run | None) -> bool:
@@ -106,6 +105,7 @@ class ShardsExport(Exporter):
         manifest = out / self.MANIFEST
         facts = read_json(manifest) if manifest.is_file() else {}
         if facts and facts.get("fingerprint") != self._fingerprint(subset):
+            _check_pool(subset)  # what cannot be written deletes nothing
             own = facts.get("files", ())
             _find_shards(out, own, self.FILE_NAMES.rpartition(".")[2])  # before anything is deleted
             for path in (out / name for name in own):
@@ -135,18 +135,16 @@ class ShardsExport(Exporter):
         write_json(manifest, {"fingerprint": identity, **facts, "files": self.files(names)})
 
 
-def _check_pool(subset: Subset) -> None:
-    """Checks that the pool has every shard with kept rows, and warns of slow ones."""
-    shards = {
-        shard.name: shard for shard in subset.run.pool.shards if is_remote(shard.url) or os.path.exists(shard.url)
-    }
+def _check_pool(subset: Subset) -> list[str]:
+    """Checks that the pool has every shard with kept rows; returns the compressed ones of them, which are slow."""
+    pool = subset.run.pool
+    if not pool.has_images:
+        raise RunError(f"{pool.spec.paths[0]} is metadata without images to copy: export npy, parquet or keys")
+    shards = {shard.name: shard for shard in pool.shards if is_remote(shard.url) or os.path.exists(shard.url)}
     kept = [name for name, _ in subset.rows_by_shard()]
     if absent := [name for name in kept if name not in shards]:
         raise RunError(f"the pool no longer has the shard {absent[0]!r}, from which samples are kept")
-    compressed = [name for name in kept if isinstance(shard := shards[name], TarShard) and shard.is_compressed()]
-    if compressed:
-        what = f"{len(compressed)} shards are compressed ({compressed[0]}, ...)"
-        log.warning("%s: each is read from its start to its last kept sample", what)
+    return [name for name in kept if isinstance(shard := shards[name], TarShard) and shard.is_compressed()]
 
 
 def _without_cut_off(rows: Rows, subset: Subset) -> Rows:

@@ -84,6 +84,9 @@ class WebDatasetExport(ShardsExport):
 
     def identity(self, subset: Subset) -> dict[str, Any]:
         chosen: dict[str, Any] = {name: True for name in ("weights", "energon") if getattr(self, name)}
+        for name in self.json_captions:  # here, because a wrong one must neither write nor delete anything
+            if subset.run.table().kind(name) != "word" or name == ALT_TEXT:
+                raise RecipeError(f"json_captions: the column {name!r} of {subset.run.path} holds no captions")
         if self.json_captions:
             chosen["json_captions"] = {name: subset.run.locate(name)[0] for name in self.json_captions}
         jpeg = {"images": self.images} if self.images != "stored" else {}
@@ -114,10 +117,7 @@ class WebDatasetExport(ShardsExport):
 
     def _texts(self, subset: Subset) -> dict[str, OtherCaptions]:
         """Reads `json_captions` of the kept rows."""
-        table, rows = subset.run.table(), np.flatnonzero(subset.keep)
-        for name in self.json_captions:
-            if table.kind(name) != "word" or name == ALT_TEXT:
-                raise RecipeError(f"json_captions: the column {name!r} of {subset.run.path} holds no captions")
+        rows = np.flatnonzero(subset.keep)
         return {name: texts_of(subset.run, name, rows) for name in self.json_captions}
 
     def write(self, subset: Subset, out: Path) -> int:
