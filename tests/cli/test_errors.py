@@ -101,6 +101,8 @@ def test_a_wrong_entry_of_a_recipe_is_explained_in_words(
         ("explore run --port 99999", "tamis explore: --port: expected a whole number of at most 65535, got 99999"),
         ("score pool --run r --batch-size many", "tamis score: --batch-size: expected a whole number, got many"),
         ("select run --recpie random", "tamis select: there is no option --recpie (did you mean --recipe?)"),
+        ("report run --subset random", "tamis report: there is no option --subset\nHelp"),  # an argument is none
+        ("choose run --share .1", "tamis choose: there is no option --share (did you mean --shares?)"),
         ("score pool --signals caption_length --max-error-rate 30", "must be between 0 and 1, got 30; did you"),
         ("score pool --signals Clip", "tamis: unknown signal 'Clip' (did you mean 'clip'?)"),
         ("scor", "tamis: No such command 'scor'. Did you mean 'score'?"),

@@ -79,9 +79,11 @@ def usage(error: Any) -> str:
             wanted += f" of {limits['ge']} or more" if "ge" in limits else f" of at most {limits.get('le')}"
         message = f"{name}: expected {wanted}, got {first['input']}"
     elif option := getattr(error, "option_name", None):
-        near = nearest(option[2:], (word[2:] for one in takes for word in one.opts))
+        known = [word for one in takes for word in one.opts if word.startswith("--")]
+        near = nearest(option[2:], (word[2:] for word in known))
         near = near.replace("'", "--", 1).replace("'", "")  # shown as it is typed
-        message = f"there is no option {option}{_meant(option) or near}"
+        begins = any(word.startswith(option) for word in known)
+        message = f"there is no option {option}{near if begins else _meant(option) or near}"
     return f"{command}: {message}\nHelp: {command} --help"
 
 
