@@ -138,7 +138,7 @@ def test_every_recipe_sees_as_many_samples_and_only_its_own_pairs(
         assert np.array_equal(source.rows(), mine.rows())
     found = {one.name: one for one in done.contenders}
     assert {name: (one.kept, one.usable, one.epochs) for name, one in found.items()} == {
-        "no-filter": (16, 16, 0.5), "half": (8, 8, 1.0), "few": (3, 3, 2.0),
+        "no-filter": (16, 16, 0.5), "half": (8, 8, 1.0), "few": (3, 3, 8 / 3),
     }  # fmt: skip
 
 

@@ -126,6 +126,13 @@ def test_arms_that_are_worse_leave_and_the_answer_is_what_remains(subsets: list[
     assert best.epochs == {n: pytest.approx(steps * 256 / 6) for n, steps in enumerate((5, 10, 19, 38), start=1)}
 
 
+def test_epochs_say_how_often_a_pair_is_seen_with_its_copies(subsets: list[Subset]) -> None:
+    plain, *others = subsets
+    done = raced([replace(plain, times=plain.keep.astype(np.uint16) * 3), *others], Drawn(by_name))
+    arm = next(arm for arm in done.arms if arm.name == plain.name)
+    assert arm.epochs[1] == pytest.approx(5 * 256 / plain.kept)
+
+
 def test_the_verdict_says_what_stays_who_left_and_what_the_next_experiment_could_show(subsets: list[Subset]) -> None:
     done = raced(subsets, Drawn(by_name), scoring={"good@0.5": 70.0, "good@0.2": 60.0, "no-filter": 0.0})
     lines = done.verdict()

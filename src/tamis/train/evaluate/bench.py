@@ -498,7 +498,7 @@ def summarise(
                 name=subset.name,
                 kept=subset.kept,
                 usable=int(rows.rows.size),
-                epochs=training.steps * training.batch / rows.epoch_size,
+                epochs=training.steps * training.batch / rows.rows.size,
                 scores={seed: one.score for seed, one in own.items()},
                 score=_mean([one.score for one in own.values()]),
                 tasks={task: score for task in tasks if (score := _mean([one.scores[task] for one in own.values()]))},

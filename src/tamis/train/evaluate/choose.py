@@ -374,7 +374,7 @@ def race(
     states |= dict.fromkeys(found.left, "excluded") | dict.fromkeys(failed, "failed")
     places = {"best": 0, "not told apart": 1, "set aside": 2, "excluded": 3, "failed": 4}
     raced = {arm for each in results for arm in each}
-    sizes = {arm: training_rows(arms[arm])[0].epoch_size if arm in raced else 1 for arm in arms}
+    sizes = {arm: training_rows(arms[arm])[0].rows.size if arm in raced else 1 for arm in arms}
 
     def per_round(arm: str, measure: Callable[[list[CellResult]], T]) -> dict[int, T]:
         return {number: measure(each[arm]) for number, each in enumerate(results, 1) if arm in each}
