@@ -238,7 +238,7 @@ def test_what_cannot_be_raced_is_refused_before_any_work(
         (["--shares", "1.5"], "above 0 and at most 1, got 1.5"),
         (["--shares", ".5,0"], "above 0 and at most 1, got 0"),
         (["--shares", "nan"], "above 0 and at most 1, got nan"),
-        (["--shares", ".2,half"], "expected numbers with commas"),
+        (["--shares", ".2,half"], "expected numbers with commas, such as .1,.2,.5, got '.2,half'"),
         (["--rounds", "1"], "--rounds"),
         (["--rounds", "4"], "the first of 4 rounds would see 2 samples, fewer than a batch of 4"),
         (["--budget", "4"], "expected a time such as 4h, 30m or 1.5h"),
@@ -248,8 +248,19 @@ def test_what_cannot_be_raced_is_refused_before_any_work(
         (["--arms", str(made / "other.yaml"), "--shares", ".2"], "two different recipes would race as 'long@0.2'"),
         (["--only", "fuond"], "did you mean 'found'"),
         (["--captioner", "lab"], "leave them out with --captioner"),
-        (["--curve", "--budget", "4h"], "leave them out with --curve"),
+        (["--curve"], "--check, --budget and --rounds are for a race: leave them out with --curve"),
+        (["--check", ":minilm"], "--check names a model, such as ViT-tiny or ViT-tiny:minilm, got ':minilm'"),
+        (["--pairs", "100"], "--pairs is the size of the lab's pool, and has no effect on"),
+        (["--size", "100"], "--size is that of the lab's tasks, and has no effect on"),
         (["--shares", ".5,.50000001"], "the same in six digits"),
+    ):
+        assert message in tamis.refused(*words, *more)
+        assert not list(tmp_path.iterdir())
+    arms = words.index("--arms") + 1
+    assert "there is no recipe to race" in tamis.refused(*words[:arms], "", *words[arms + 1 :])
+    del words[words.index("--rounds") : words.index("--rounds") + 2]
+    for more, message in (
+        (["--curve", "--budget", "4h"], "leave them out with --curve"),
         (["--curve", "--shares", ".5"], "a lowest and a highest share"),
         (["--curve", "--shares", ".5,2"], "a lowest and a highest share"),
         (["--curve", "--shares", ".5,.501"], "with room for 8, got 0.5 and 0.501"),

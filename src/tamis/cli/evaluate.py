@@ -96,6 +96,7 @@ def bench(
     if utility:
         usual_pairs, usual_samples, usual_size = (10_000, 12_288, 480) if quick else (40_000, 46_080, 480)
         only = only or (list(TASKS) if tasks == "lab" else None)
+    _check_sizes(source, tasks, pairs, size)
     drawn = _drawn_pool(pairs or usual_pairs, workers, uniform=utility) if source == "lab" else None
     with stopping_at(ValueError):
         changes = {"samples": samples or usual_samples, "batch": batch}
@@ -189,6 +190,7 @@ def choose(
 
     follow_the_work(quiet=quiet)
     usual_pairs, usual_size = (2_000, 240) if quick else (10_000, 480)
+    _check_sizes(source, tasks, pairs, size)
     drawn = _drawn_pool(pairs or usual_pairs, workers, uniform=False) if source == "lab" else None
     with stopping_at(ValueError):
         usual_samples = CURVE_SAMPLES if curve else SAMPLES
@@ -198,7 +200,11 @@ def choose(
             raise ValueError("--scale, --model and --check are a CLIP's: leave them out with --captioner")
         training = captioner_at_scale(captioner, **changes) if captioner else at_scale(scale, model=model, **changes)
         other, _, text = (check or "").partition(":")
+        if check is not None and not other:
+            raise ValueError(f"--check names a model, such as ViT-tiny or ViT-tiny:minilm, got {check!r}")
         names = options.split(arms or "clip-50,tmars")
+        if not names:
+            raise ValueError("there is no recipe to race: name some, such as clip-50,tmars")
         numbers = options.numbers(shares)
         asked: dict[str, Any] = {
             "tasks": _tasks(tasks, size or usual_size), "out": out, "run": run, "settings": settings or [],
@@ -207,8 +213,8 @@ def choose(
             **compute,
         }  # fmt: skip
         if curve:
-            if check or budget:
-                raise ValueError("--check and --budget are for a race: leave them out with --curve")
+            if check or budget or rounds:
+                raise ValueError("--check, --budget and --rounds are for a race: leave them out with --curve")
             curves = find_share(drawn or source, names, shares=numbers, **asked)
             if as_json:
                 print_json({"curves": [one.facts() for one in curves]})
@@ -229,6 +235,14 @@ def choose(
     for name, why in found.failed.items():
         say(f"{name} has no result: {why}")
     exit_if(found.failed)
+
+
+def _check_sizes(source: str, tasks: str, pairs: int | None, size: int | None) -> None:
+    """Raises StopError if a size is asked for of a pool, or of tasks, that the lab does not draw."""
+    if pairs and source != "lab":
+        raise StopError(f"--pairs is the size of the lab's pool, and has no effect on {source}: leave it out")
+    if size and tasks != "lab":
+        raise StopError(f"--size is that of the lab's tasks, and has no effect on {tasks}: leave it out")
 
 
 def _drawn_pool(pairs: int, workers: int, *, uniform: bool) -> Callable[[Path], Path]:

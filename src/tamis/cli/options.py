@@ -188,7 +188,7 @@ def numbers(texts: Sequence[str] | None) -> list[float]:
     try:
         return [float(word) for word in split(texts)]
     except ValueError as error:
-        raise StopError(f"expected numbers with commas, such as .1,.2,.5: {error}") from error
+        raise StopError(f"expected numbers with commas, such as .1,.2,.5, got {','.join(texts or [])!r}") from error
 
 
 def hours(text: str) -> float:
