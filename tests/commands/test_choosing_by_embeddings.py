@@ -63,6 +63,12 @@ def test_classes_that_a_run_lacks_say_which_signal_makes_them(tmp_path: Path, sc
         choosing.check_reads(recipe.load({"signals": [{"clip": {"model": "x"}}], "keep": ["embeddings"], **CLIPCOV}))
     with pytest.raises(RunError, match=r"--set signals\.zero_shot_class\.label=birds\n"):
         tamis.select(scored, {"select": [{"clipcov": {"n": 1, "per": "birds.zero_shot_class"}}]})
+    with pytest.raises(RunError, match=r"tamis derive .*bare --signals concepts --set .*\.concepts\.at_least=0\.2$"):
+        tamis.select(bare, {"select": [{"cabs": {}}]})
+    with pytest.raises(RunError, match=r"'overlap' reads: .*\. To score it:\ntamis score .*bare --signals image_hash"):
+        tamis.overlap(bare, scored.path)
+    with pytest.raises(RecipeError, match=r"no hashes: tamis score .*pool --run .*bare --signals image_hash"):
+        tamis.overlap(tamis.score(scored.pool.spec, run=tmp_path / "h", signals=["image_hash"], quiet=True), bare)
 
 
 def test_crowded_regions_are_thinned_out_after_copies(scored: Run) -> None:

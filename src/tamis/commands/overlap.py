@@ -12,11 +12,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from PIL import Image, ImageEnhance
 
+from tamis.commands.select import find_columns
 from tamis.core.errors import PoolError, RunError, ShardError
 from tamis.core.ids import format_uids
 from tamis.core.math.statistics import Estimate, share_interval
 from tamis.core.records import build
-from tamis.recipes.recipe import PathLike
+from tamis.recipes.recipe import PathLike, Recipe
 from tamis.recipes.steps.clusters import order_by_uid
 from tamis.recipes.steps.distinct import decode
 from tamis.recipes.steps.not_in import NotIn, References, thumbnails
@@ -88,8 +89,7 @@ def overlap(
     """
     opened = open_run(run, partial=partial)
     step: NotIn = build(NotIn, {"reference": str(reference), **settings}, "overlap")
-    table = opened.table()
-    step.check_columns(table)
+    table = opened.table(find_columns(Recipe(name="overlap", steps=(step,)), opened))
     references = step.references(table)
     found, _ = step.find(table, references)
     copies = found[found["copy"]]

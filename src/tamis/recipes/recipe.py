@@ -161,15 +161,15 @@ def _full_path(path: str, data: Mapping[str, Any]) -> str:
     return ""
 
 
-def usual(signal: str, setting: str) -> dict[str, list[str]]:
+def usual(signal: str, setting: str) -> dict[Any, list[str]]:
     """Returns value -> recipes: what shipped recipes give a setting; the commonest value, the shortest recipe first."""
-    words: dict[str, list[str]] = {}
+    words: dict[Any, list[str]] = {}
     signals = {name: _raw(name)[0].get("signals") or [] for name in shipped_names()}
     for name, entries in sorted(signals.items(), key=lambda item: len(item[1])):
         for entry in entries:
             settings = entry.get(signal) if isinstance(entry, dict) else None
             value = settings.get(setting) if isinstance(settings, dict) else None
-            if isinstance(value, str):
+            if isinstance(value, str | int | float):
                 words.setdefault(value, []).append(name)
     return dict(sorted(words.items(), key=lambda item: -len(item[1])))
 
@@ -573,6 +573,6 @@ def _for_example(cls: type[Any], setting: str) -> str:
     from tamis.core.hub import stand_in  # few need it
 
     (value, names), path = next(iter(examples.items())), f"--set signals.{cls.name}.{setting}"
-    built_in = stand_in(value)
+    built_in = stand_in(str(value))
     more = f" Built in, for the lab's drawn world only: {path}={built_in}" if built_in else ""
     return f". As the recipe {names[0]!r} has it: {path}={value}.{more}"

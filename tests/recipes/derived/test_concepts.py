@@ -115,7 +115,11 @@ def test_wrong_names_and_cuts_are_refused(tmp_path: Path) -> None:
     table = MemoryTable({"image_embedding": np.eye(3, dtype=np.float32)})
     (tmp_path / "two").write_text("a\nb\n")
     (tmp_path / "tab.json").write_text(json.dumps(["a", "b\tc", "d"]))
-    for names, why in (("two", "3 concepts, .*two 2 names"), ("tab.json", "has a tab"), ("none", "one name per line")):
+    (tmp_path / "list").write_text("a\n[odd]\nc\n")  # cabs would read it as JSON
+    for names, why in (
+        ("two", "3 concepts, .*two 2 names"), ("tab.json", "has a tab"), ("list", "begins as a list does"),
+        ("none", "one name per line"),
+    ):  # fmt: skip
         with pytest.raises(RecipeError, match=why):
             Concepts(concepts=path, names=str(tmp_path / names), at_least=0.2).compute(table, make)
     for wrong in (1.5, float("nan")):

@@ -141,8 +141,9 @@ class Concepts(Derived):
         names = read_names(path, "concepts") if path else [str(number) for number in range(count)]
         if len(names) != count:
             raise RecipeError(f"concepts: {self.concepts} has {count:,} concepts, {path} {len(names):,} names")
-        if wrong := [name for name in names if "\t" in name]:
-            raise RecipeError(f"concepts: {path}: the name {brief(wrong[0])} has a tab, which separates names")
+        if wrong := [name for name in names if "\t" in name or name[:1] == "["]:
+            why = "has a tab, which separates names" if "\t" in wrong[0] else "begins as a list does, with ["
+            raise RecipeError(f"concepts: {path}: the name {brief(wrong[0])} {why}")
         return names
 
 

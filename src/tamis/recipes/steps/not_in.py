@@ -243,6 +243,8 @@ class NotIn(Blockwise):
         table = run.table()
         there, found = np.zeros(len(table), bool), dict[str, Any]()
         if self.hashes:
+            if "image_hash" not in run.columns:
+                raise RecipeError(f"not_in: {run.path} has no hashes: {run.score_command()} --signals image_hash")
             numbers, missing = decode_column(table, "image_hash")
             there |= ~missing
             found["hashes"] = numbers.view(">u8").astype(np.uint64)
