@@ -251,6 +251,7 @@ def test_what_cannot_be_raced_is_refused_before_any_work(
         (["--curve"], "--check, --budget and --rounds are for a race: leave them out with --curve"),
         (["--check", ":minilm"], "--check names a model, such as ViT-tiny or ViT-tiny:minilm, got ':minilm'"),
         (["--pairs", "100"], "--pairs is the size of the lab's pool, and has no effect on"),
+        (["--field", "truth"], "run is a run already: leave out --run and --field"),
         (["--size", "100"], "--size is that of the lab's tasks, and has no effect on"),
         (["--shares", ".5,.50000001"], "the same in six digits"),
     ):

@@ -270,6 +270,8 @@ def scored_subsets(
     costs: dict[str, float] = {}
     if not callable(source) and not isinstance(source, PoolSpec | Run):
         source = Run(source) if is_run(source) else PoolSpec(path=os.fspath(source), fields=tuple(fields))
+    if isinstance(source, Run) and (run or fields):
+        raise RunError(f"{source.path} is a run already: leave out --run and --field, which are for a pool")
     if isinstance(source, PoolSpec):
         open_pool(source)  # a wrong path must not leave a folder
     own = None if run is None else location(run)
