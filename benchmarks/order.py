@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 import tamis
 from benchmarks.choose import numbers
@@ -26,6 +27,7 @@ from tamis.recipes.steps import Cabs
 from tamis.runs.run import Run
 from tamis.runs.subset import Subset
 from tamis.runs.table import MemoryTable
+from tamis.train.clip import training_rows
 from tamis.train.scales import at_scale
 from tamis_lab.pool import make_pool
 from tamis_lab.tasks import make_tasks
@@ -80,8 +82,15 @@ def train(root: Path, pairs: int, samples: int, seeds: int, workers: int) -> Non
     print_table(found.rows_of_table())
     print("\n".join(found.verdict()))
     for path in sorted((root / "bench" / "subsets").glob("*.parquet")):
-        rows = Subset.load(path, run).in_order()
-        print(f"{path.stem}: {effective_number(np.bincount(rows)):,.0f} pairs in effect, {rows.size:,} with repeats")
+        times = seen(Subset.load(path, run), samples)
+        print(f"{path.stem}: sees {np.count_nonzero(times):,} pairs, {effective_number(times):,.0f} in effect")
+
+
+def seen(subset: Subset, samples: int) -> NDArray[np.int64]:
+    """Returns how often a training of so many samples sees each of a subset's pairs."""
+    rows, _ = training_rows(subset)
+    epochs = range(math.ceil(samples / rows.epoch_size))
+    return np.bincount(np.concatenate([rows.epoch(0, number)[0] for number in epochs])[:samples])
 
 
 def drawn_concepts(pairs: int, each: float = 3.0, concepts: int = 12_253) -> pa.Array:
