@@ -72,25 +72,40 @@ def arms(samples: int, pairs: int, batch: int) -> list[dict[str, Any]]:
     return [{"name": name, "select": [readable, step]} for name, step in steps.items()]
 
 
-def train(root: Path, pairs: int, samples: int, seeds: int, workers: int) -> None:
-    run, training = scored(root, pairs), at_scale("lab", samples=samples)
+def train(root: Path, size: int, samples: int, seeds: int, workers: int) -> None:
+    run, training = scored(root, size), at_scale("lab", samples=samples)
     tasks = make_tasks(root / "tasks", size=240, again=False)
     found = tamis.bench(
-        run, ["no-filter", *arms(samples, pairs, training.batch)],
+        run, ["no-filter", *arms(samples, size, training.batch)],
         tasks=tasks, out=root / "bench", training=training, seeds=seeds, workers=workers,
     )  # fmt: skip
     print_table(found.rows_of_table())
     print("\n".join(found.verdict()))
+    rows = []
     for path in sorted((root / "bench" / "subsets").glob("*.parquet")):
-        times = seen(Subset.load(path, run), samples)
-        print(f"{path.stem}: sees {np.count_nonzero(times):,} pairs, {effective_number(times):,.0f} in effect")
+        pairs, times = seen(Subset.load(path, run), samples)
+        objects = np.unique(run["zero_shot_class"][pairs].astype(str), return_counts=True)[1]
+        rows.append({
+            "": path.stem, "pairs seen": f"{pairs.size:,}", "in effect": f"{effective_number(times):,.0f}",
+            "objects in effect": f"{effective_number(objects):.1f}",
+            "mean cosine of images": f"{mean_cosine(run.table().vectors('image_embedding', pairs)):.4f}",
+        })  # fmt: skip
+    print_table(rows)
 
 
-def seen(subset: Subset, samples: int) -> NDArray[np.int64]:
-    """Returns how often a training of so many samples sees each of a subset's pairs."""
+def seen(subset: Subset, samples: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Returns the rows that a training of so many samples sees, and how often each."""
     rows, _ = training_rows(subset)
     epochs = range(math.ceil(samples / rows.epoch_size))
-    return np.bincount(np.concatenate([rows.epoch(0, number)[0] for number in epochs])[:samples])
+    order = np.concatenate([rows.epoch(0, number)[0] for number in epochs])[:samples]
+    some, times = np.unique(order, return_counts=True)
+    return rows.rows[some], times
+
+
+def mean_cosine(vectors: NDArray[Any]) -> float:
+    """Returns the mean over all pairs of two rows: the sum of rows' products, less each row's with itself."""
+    units = vectors / np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
+    return float((np.sum(units.sum(axis=0) ** 2) - len(units)) / (len(units) * (len(units) - 1)))
 
 
 def drawn_concepts(pairs: int, each: float = 3.0, concepts: int = 12_253) -> pa.Array:
